@@ -1,0 +1,160 @@
+"""What a request's own workflow asks of its build runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from temporalio import activity
+
+from activities.queue import settings_or_none
+from domain.build import Status
+from domain.errors import NotYet
+from domain.identity import RequestId, build_id, idempotency_key
+from domain.request import Strategy
+from domain.settings import QueueSettings, ms
+from extensions.buildrunner.contract import BuildRunner, Order, Triggered
+from extensions.queueconfig.contract import QueueConfig
+from stores.contract import Answer, Build, Follows, Happening, Judged, Next, Stage, Stamp, Store
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerAsk:
+    """``find_only``: no new build, the deadline has passed. ``lost``: the stored build is gone.
+    ``driven``: the run that drives the request again, "" when it is the first.
+    """
+
+    stamp: Stamp
+    request: int
+    find_only: bool = False
+    lost: bool = False
+    driven: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """About one stored build."""
+
+    stamp: Stamp
+    request: int
+    attempt: int
+    build: str
+    runner: str
+    stored: Status
+    pushes: bool = False
+
+
+class BuildRunnerActivities:
+    def __init__(
+        self, store: Store, config: QueueConfig, runners: Callable[[str], BuildRunner]
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._runners = runners
+
+    @activity.defn
+    async def trigger(self, ask: TriggerAsk) -> Stage:
+        """Find the attempt's build, or start it; where the request stands afterwards."""
+        stage = await self._stage(ask)
+        if ask.driven:
+            await self._store.note(
+                ask.stamp,
+                Happening(ask.stamp.queue, str(ask.request), "driven_again", ask.driven, 0),
+            )
+        if stage.next is not Next.BUILD or (stage.build is not None and not ask.lost):
+            return self._timed(stage)
+        settings = self._config.get(ask.stamp.queue)
+        order = _order(ask, stage)
+        runner = self._runners(settings.runner)
+        found = await runner.find(order.key, order.head_uri)
+        if found is None:
+            stage = await self._stage(ask)
+            if ask.find_only or stage.next is not Next.BUILD or stage.request.ending is not None:
+                return stage
+        triggered = found or await runner.trigger(order)
+        return await self._keep(ask, stage, settings, triggered, found=found is not None)
+
+    async def _stage(self, ask: TriggerAsk) -> Stage:
+        return await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)
+
+    async def _keep(
+        self,
+        ask: TriggerAsk,
+        stage: Stage,
+        settings: QueueSettings,
+        triggered: Triggered,
+        *,
+        found: bool,
+    ) -> Stage:
+        build = Build(
+            settings.runner,
+            build_id(triggered.build_id),
+            ask.request,
+            stage.attempt,
+            Status.ACCEPTED,
+            ask.stamp.at,
+            triggered.url,
+        )
+        await self._store.build_row(ask.stamp, build, found=found)
+        return self._timed(replace(stage, build=build))
+
+    def _timed(self, stage: Stage) -> Stage:
+        request, build = stage.request, stage.build
+        settings = settings_or_none(self._config, request.queue)
+        if build is None or settings is None:
+            return replace(stage, until=request.deadline_at or 0)
+        until = min(request.deadline_at or 0, build.triggered_at + ms(settings.start_timeout))
+        return replace(stage, until=until, pushes=self._runners(build.runner).pushes)
+
+    @activity.defn
+    async def watch_build(self, ask: Question) -> Judged:
+        """Not done while the runner says nothing that something follows from."""
+        runner = self._runners(ask.runner)
+        judged = await self._judged(ask, runner)
+        news = judged.status is not ask.stored and not runner.pushes
+        if judged.follows is Follows.WAIT and not news:
+            raise NotYet(f"{ask.build}: still {judged.status}")
+        return judged
+
+    @activity.defn
+    async def ask_once(self, ask: Question) -> Judged:
+        """One call; what follows from its answer, whatever that is."""
+        return await self._judged(ask, self._runners(ask.runner))
+
+    async def _judged(self, ask: Question, runner: BuildRunner) -> Judged:
+        await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)
+        said = await runner.status(ask.build)
+        stamp = replace(ask.stamp, at=max(ask.stamp.at, _now()))
+        settings = settings_or_none(self._config, stamp.queue)
+        return await self._store.observe(
+            stamp,
+            Answer(ask.request, ask.attempt, said),
+            settings or QueueSettings(stamp.queue, repository="", ref=""),
+        )
+
+    @activity.defn
+    async def cancel(self, ask: Question) -> None:
+        await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)
+        await self._runners(ask.runner).cancel(ask.build)
+
+
+def _now() -> int:
+    """Of the attempt that asks: a poll may begin hours after it was scheduled."""
+    info = activity.info()
+    return 0 if info.is_local else int(info.started_time.timestamp() * 1000)
+
+
+def _order(ask: TriggerAsk, stage: Stage) -> Order:
+    request = stage.request
+    identity = RequestId(request.queue, request.number)
+    return Order(
+        key=idempotency_key(ask.stamp.fence.installation, identity, stage.attempt),
+        queue=request.queue,
+        request=request.number,
+        attempt=stage.attempt,
+        base_uri=request.base_uri,
+        head_uri=request.uri,
+        strategy=request.strategy or Strategy.FULL,
+        wake=f"{identity}/buildsignal/{stage.attempt}",
+        until=request.deadline_at or 0,
+    )

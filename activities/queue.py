@@ -1,0 +1,127 @@
+"""The store's steps: one transaction each, local while the store is well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from temporalio import activity
+
+from domain.errors import NotFound
+from domain.gate import Ancestry, Seen
+from domain.settings import QueueSettings
+from extensions.queueconfig.contract import QueueConfig
+from stores.contract import (
+    Answer,
+    Failure,
+    Happening,
+    Ingested,
+    Judged,
+    Recorded,
+    Request,
+    Stamp,
+    Store,
+    Turned,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    older: str
+    newer: str
+    ancestry: Ancestry
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAsk:
+    stamp: Stamp
+    known: tuple[Known, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IngestAsk:
+    stamp: Stamp
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveAsk:
+    stamp: Stamp
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class FailAsk:
+    stamp: Stamp
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAsk:
+    stamp: Stamp
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceAsk:
+    stamp: Stamp
+    request: int
+    promotion: Happening | None = None
+
+
+def settings_or_none(config: QueueConfig, queue: str) -> QueueSettings | None:
+    try:
+        return config.get(queue)
+    except NotFound:
+        return None
+
+
+class StoreSteps:
+    def __init__(self, store: Store, config: QueueConfig) -> None:
+        self._store = store
+        self._config = config
+
+    @activity.defn
+    async def ingest(self, ask: IngestAsk) -> Ingested:
+        settings = self._config.get(ask.stamp.queue)
+        return await self._store.ingest(ask.stamp, ask.seen, settings)
+
+    @activity.defn
+    async def turn(self, ask: TurnAsk) -> Turned:
+        known = {(k.older, k.newer): k.ancestry for k in ask.known}
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        return await self._store.turn(ask.stamp, settings, known)
+
+    @activity.defn
+    async def observe(self, ask: ObserveAsk) -> Judged:
+        """Without an answer: what may be judged by the clock alone."""
+        settings = await self._settings(ask.stamp)
+        return await self._store.observe(ask.stamp, ask.answer, settings)
+
+    @activity.defn
+    async def fail(self, ask: FailAsk) -> Request | None:
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        return await self._store.fail(ask.stamp, ask.failure, settings)
+
+    @activity.defn
+    async def facts(self, ask: RequestAsk) -> Recorded:
+        recorded = await self._store.facts(ask.stamp, ask.request)
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        has_target = settings is not None and settings.promote is not None
+        return replace(recorded, has_target=has_target)
+
+    @activity.defn
+    async def announce(self, ask: AnnounceAsk) -> None:
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        await self._store.announce(ask.stamp, ask.request, settings, ask.promotion)
+
+    @activity.defn
+    async def dead_letter_record(self, ask: FailAsk) -> None:
+        await self._store.dead_letter(ask.stamp, "record", ask.failure)
+
+    @activity.defn
+    async def dead_letter_promotion(self, ask: FailAsk) -> None:
+        await self._store.dead_letter(ask.stamp, "promotion", ask.failure)
+
+    async def _settings(self, stamp: Stamp) -> QueueSettings:
+        known = settings_or_none(self._config, stamp.queue)
+        return known or QueueSettings(stamp.queue, repository="", ref="")

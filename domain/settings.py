@@ -1,0 +1,102 @@
+"""Settings of a queue: defaults and ranges. Seconds, as a person writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+from domain.errors import Malformed
+from domain.event import EventType
+from domain.identity import queue_name
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One sink that hears of a queue; no types means all of them."""
+
+    sink: str
+    types: tuple[EventType, ...] = ()
+
+    def hears(self, kind: EventType) -> bool:
+        return not self.types or kind in self.types
+
+
+RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "max_concurrent": (1, 1_000),
+    "gate_wait": (1, 86_400),
+    "rewind_confirm": (0, 3_600),
+    "confirm_failures": (0, 5),
+    "start_timeout": (1, 30 * 86_400),
+    "validation_timeout": (1, 30 * 86_400),
+    "slot_grace": (1, 86_400),
+    "cancel_grace": (1, 86_400),
+    "watch_interval": (1, 86_400),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What a queue is made of. The runner's and remote's own settings are their extensions'."""
+
+    name: str
+    repository: str
+    ref: str
+    runner: str = "command"
+    command: tuple[str, ...] = ()
+    shell: bool = False
+    environment: tuple[str, ...] = ()
+    """Names of variables handed on to the command, beyond PATH, HOME, LANG and TMPDIR."""
+    promote: str | None = None
+    hooks: tuple[Route, ...] = ()
+    max_concurrent: int = 1
+    gate_wait: float = 30
+    rewind_confirm: float = 10
+    confirm_failures: int = 0
+    start_timeout: float = 30 * 60
+    validation_timeout: float = 4 * 3600
+    slot_grace: float = 15 * 60
+    cancel_grace: float = 2 * 60
+    watch_interval: float = 15
+
+    def __post_init__(self) -> None:
+        queue_name(self.name)
+        for key, (low, high) in RANGES.items():
+            value = getattr(self, key)
+            if not low <= value <= high:
+                raise Malformed(f"{key} = {value}: must be from {low:g} to {high:g}")
+        if self.slot_grace <= self.cancel_grace:
+            raise Malformed("slot_grace must be longer than cancel_grace")
+
+
+KNOWN_KEYS: Final = frozenset(field.name for field in fields(QueueSettings))
+
+
+def ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def normal_ref(ref: str) -> str:
+    """``main`` and ``refs/heads/main`` are one ref."""
+    return ref if ref.startswith("refs/") else f"refs/heads/{ref}"
+
+
+def check_together(queues: Mapping[str, QueueSettings]) -> None:
+    """No promotion ref may be a validated ref, or another queue's, of the same remote."""
+    validated = {(q.repository, normal_ref(q.ref)): q.name for q in queues.values()}
+    taken: dict[tuple[str, str], str] = {}
+    for queue in queues.values():
+        if queue.promote is None:
+            continue
+        target = (queue.repository, normal_ref(queue.promote))
+        if target in validated:
+            raise Malformed(
+                f"queue {queue.name}: promote = {queue.promote!r} is the ref that queue "
+                f"{validated[target]} validates; promoting would move the trunk itself"
+            )
+        if target in taken:
+            raise Malformed(
+                f"queue {queue.name}: promote = {queue.promote!r} is already the promotion ref "
+                f"of queue {taken[target]}"
+            )
+        taken[target] = queue.name

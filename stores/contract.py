@@ -1,0 +1,305 @@
+"""What the store promises: one transaction a call, one writer a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from domain.build import Status
+from domain.event import HookEvent
+from domain.fact import Fact
+from domain.gate import Ancestry, Ask, Hold, Pair, Seen
+from domain.identity import Fence
+from domain.request import Cause, Origin, State, Strategy, Why
+from domain.settings import QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Under which store, in which queue, and when (ms; the workflow's clock)."""
+
+    fence: Fence
+    queue: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One row; times in ms since 1970."""
+
+    queue: str
+    number: int
+    order: int
+    line: int
+    uri: str
+    origin: Origin
+    state: State
+    accepted_at: int
+    cause: Cause | None = None
+    committed_at: int | None = None
+    retry_of: int | None = None
+    probe_of: int | None = None
+    strategy: Strategy | None = None
+    base_uri: str | None = None
+    deadline_at: int | None = None
+    ending: Why | None = None
+    ending_attempt: int | None = None
+    ending_at: int | None = None
+    terminal_build_id: str | None = None
+    admitted_at: int | None = None
+    ended_at: int | None = None
+    green_at: int | None = None
+    recorded_at: int | None = None
+
+    @property
+    def owes_record(self) -> bool:
+        return self.cause is not None and self.cause.has_verdict and self.recorded_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    runner: str
+    id: str
+    request: int
+    attempt: int
+    status: Status
+    triggered_at: int
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A row of the history; with an actor it is the audit."""
+
+    queue: str
+    subject: str
+    kind: str
+    occurrence: str
+    at: int
+    detail: str = ""
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    request: int
+    is_new: bool
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What must run: the build or record of a request, or its deliveries. ``again``: it was
+    started before; ``overdue``: past its deadline and grace, so whatever runs is ended first.
+    """
+
+    request: int
+    uri: str
+    state: State
+    deadline: int = 0
+    hooks_only: bool = False
+    again: bool = False
+    overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    step: Ask | Hold
+    owed: tuple[Owed, ...]
+    wake_at: int | None
+
+
+class Next(StrEnum):
+    """What a request's own workflow has to do."""
+
+    BUILD = "build"
+    RECORD = "record"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a request stands; ``build`` is the stored one of its current attempt."""
+
+    next: Next
+    request: Request
+    attempt: int
+    build: Build | None = None
+    until: int = 0
+    """When the build is judged at the latest (ms)."""
+    pushes: bool = False
+    """Its runner wakes who waits for it."""
+
+
+class Follows(StrEnum):
+    WAIT = "wait"
+    CANCEL = "cancel"
+    AGAIN = "again"
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What follows from one answer. ``until`` (ms): when to ask once more at the latest."""
+
+    follows: Follows
+    status: Status
+    until: int = 0
+    reason: str = ""
+    state: State | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``said`` is the runner's word, or None when it gave none."""
+
+    request: int
+    attempt: int
+    said: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    request: int
+    cause: Cause
+    detail: str
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The authoritative fact decides what follows, not the request."""
+
+    is_green: bool
+    degree: float
+    created: bool
+    has_target: bool = False
+    """Whether there is a ref to promote to."""
+
+
+class Delivering(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    event: HookEvent
+    sink: str
+    sequence: int
+    state: Delivering = Delivering.PENDING
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    id: str
+    kind: str
+    subject: str
+    cause: str
+    detail: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The seeds' fields of a queue, as answers."""
+
+    name: str
+    version: int
+    paused_reason: str | None
+    latest: Request | None
+    last_green: Request | None
+    holder: Request | None
+    waiting: tuple[Request, ...] = ()
+    in_flight: tuple[Request, ...] = ()
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a transaction leaves for after its commit: rows really added, and who to wake."""
+
+    happenings: list[Happening] = field(default_factory=list[Happening])
+    wake_queue: bool = False
+    wake_hooks: set[int] = field(default_factory=set[int])
+
+
+class AfterCommit(Protocol):
+    """Told once for each transaction; may lose it (what is owed is found by the next turn)."""
+
+    def __call__(self, fence: Fence, queue: str, committed: Committed, /) -> None: ...
+
+
+class Reader(Protocol):
+    """Missing rows are ``NotFound``; a queue that has no row yet is empty, not missing."""
+
+    async def fence(self) -> Fence: ...
+    async def check(self, fence: Fence) -> None:
+        """``Fenced`` or ``WrongInstallation`` unless it is this store's."""
+        ...
+
+    async def queue(self, queue: str) -> QueueState: ...
+    async def queues(self) -> Sequence[str]: ...
+    async def request(self, queue: str, number: int) -> Request: ...
+    async def requests(
+        self, queue: str, *, state: State | None = None, limit: int = 50
+    ) -> Sequence[Request]:
+        """Newest first."""
+        ...
+
+    async def attempts(self, queue: str, uri: str) -> Sequence[Request]:
+        """All requests for one commit, newest first."""
+        ...
+
+    async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
+        """The authoritative one."""
+        ...
+
+    async def builds(self, queue: str, number: int) -> Sequence[Build]: ...
+    async def history(self, queue: str, number: int) -> Sequence[Happening]: ...
+    async def pending(self, queue: str, number: int) -> Sequence[Delivery]: ...
+    async def dead_letters(self, queue: str) -> Sequence[DeadLetter]: ...
+    async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
+        """The read before a call to the outside: fenced like a transaction."""
+        ...
+
+
+class Writer(Protocol):
+    """Each call is one transaction: all or nothing, ``Fenced`` under an older epoch."""
+
+    async def ingest(self, stamp: Stamp, seen: Seen, settings: QueueSettings) -> Ingested: ...
+    async def turn(
+        self, stamp: Stamp, settings: QueueSettings | None, known: Mapping[Pair, Ancestry]
+    ) -> Turned:
+        """``settings`` None: the queue is not configured; nothing is admitted, what is owed is."""
+        ...
+
+    async def build_row(self, stamp: Stamp, build: Build, *, found: bool) -> None: ...
+    async def observe(self, stamp: Stamp, answer: Answer, settings: QueueSettings) -> Judged: ...
+    async def fail(self, stamp: Stamp, failure: Failure, settings: QueueSettings | None) -> State:
+        """The state that stands: a terminal request stays as it is."""
+        ...
+
+    async def facts(self, stamp: Stamp, number: int) -> Recorded: ...
+    async def announce(
+        self,
+        stamp: Stamp,
+        number: int,
+        settings: QueueSettings | None,
+        promotion: Happening | None,
+    ) -> None:
+        """``recorded``, last of all; of a request that is recorded nothing."""
+        ...
+
+    async def note(self, stamp: Stamp, happening: Happening) -> None: ...
+    async def dead_letter(self, stamp: Stamp, kind: str, failure: Failure) -> None: ...
+    async def delivered(self, stamp: Stamp, delivery: Delivery) -> None:
+        """Its state, attempts and last error as they are in ``delivery`` now."""
+        ...
+
+
+class Store(Reader, Writer, Protocol):
+    pass

@@ -1,0 +1,247 @@
+"""Questions to the store. Each is a seek on an index; nothing here takes a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from domain.build import Status
+from domain.errors import Fenced, NotFound, WrongInstallation
+from domain.event import EventType, HookEvent
+from domain.fact import Fact, authoritative
+from domain.identity import Fence
+from domain.request import VERDICTS, Cause, Origin, State, Strategy, Why
+from stores import tables as t
+from stores.contract import (
+    Build,
+    DeadLetter,
+    Delivering,
+    Delivery,
+    Happening,
+    Next,
+    QueueState,
+    Request,
+    Stage,
+)
+from stores.engine import begin
+
+R: Final = t.requests.c
+AGAIN: Final = ("retriggered", "unconfirmed")
+"""What the history says when an attempt is followed by another."""
+ENUMS: Final = {
+    "origin": Origin,
+    "state": State,
+    "cause": Cause,
+    "strategy": Strategy,
+    "ending": Why,
+}
+
+
+def request_of(row: sa.Row[Any]) -> Request:
+    values = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for it
+    for name, kind in ENUMS.items():
+        values[name] = None if values[name] is None else kind(values[name])
+    return Request(**values)
+
+
+def top(queue: str, *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The newest by (order, number) that is no probe: forward only is the meaning of max."""
+    mine = (R.queue == queue) & (R.origin != Origin.PROBE)
+    newest = (R.order.desc(), R.number.desc())
+    return sa.select(t.requests).where(mine, *where).order_by(*newest).limit(1)
+
+
+def last_green(queue: str) -> sa.Select[Any]:
+    return top(queue, R.state == State.SUCCEEDED)
+
+
+def holder(queue: str) -> sa.Select[Any]:
+    return top(queue, R.green_at.is_not(None))
+
+
+def owed(queue: str) -> sa.Select[Any]:
+    """The only answer to which requests must run: what holds a slot, or owes its record."""
+    unrecorded = R.cause.in_(VERDICTS) & R.recorded_at.is_(None) & R.ended_at.is_not(None)
+    active = (R.state == State.PROCESSING) & R.ended_at.is_(None)
+    return (
+        sa.select(t.requests)
+        .where(R.queue == queue, active | unrecorded)
+        .order_by(R.order, R.number)
+    )
+
+
+async def one(connection: AsyncConnection, query: sa.Select[Any]) -> Request | None:
+    row = (await connection.execute(query)).one_or_none()
+    return None if row is None else request_of(row)
+
+
+async def many(connection: AsyncConnection, query: sa.Select[Any]) -> tuple[Request, ...]:
+    return tuple(request_of(row) for row in await connection.execute(query))
+
+
+async def the_request(connection: AsyncConnection, queue: str, number: int) -> Request:
+    query = sa.select(t.requests).where(R.queue == queue, R.number == number)
+    if (request := await one(connection, query)) is None:
+        raise NotFound(f"request/{queue}/{number} does not exist")
+    return request
+
+
+async def check_fence(connection: AsyncConnection, fence: Fence, *, lock: bool = False) -> None:
+    query = sa.select(t.installation.c.id, t.installation.c.epoch)
+    row = (await connection.execute(query.with_for_update(read=True) if lock else query)).one()
+    if row.id != fence.installation:
+        raise WrongInstallation(
+            f"this store is installation {row.id}, the workflow belongs to {fence.installation}"
+        )
+    if row.epoch != fence.epoch:
+        raise Fenced(f"the store is in epoch {row.epoch}, the workflow in {fence.epoch}")
+
+
+async def facts_at(
+    connection: AsyncConnection, queue: str, uri: str, project: str = ""
+) -> Fact | None:
+    f = t.facts.c
+    query = sa.select(f.uri, f.project, f.request, f.degree, f.cause, f.created_at).where(
+        f.queue == queue, f.uri == uri, f.project == project
+    )
+    rows = await connection.execute(query)
+    return authoritative(
+        [Fact(u, p, request, degree, Cause(c), at) for u, p, request, degree, c, at in rows]
+    )
+
+
+async def builds_of(connection: AsyncConnection, queue: str, number: int) -> list[Build]:
+    b = t.builds.c
+    query = (
+        sa.select(b.runner, b.id, b.request, b.attempt, b.status, b.triggered_at, b.url)
+        .where(b.queue == queue, b.request == number)
+        .order_by(b.attempt)
+    )
+    return [
+        Build(runner, key, request, attempt, Status(status), at, url)
+        for runner, key, request, attempt, status, at, url in await connection.execute(query)
+    ]
+
+
+async def count_history(
+    connection: AsyncConnection, queue: str, number: int, kinds: Sequence[str]
+) -> int:
+    h = t.history.c
+    mine = (h.queue == queue) & (h.subject == str(number)) & h.kind.in_(kinds)
+    return (await connection.execute(sa.select(sa.func.count()).where(mine))).scalar_one()
+
+
+async def read_stage(connection: AsyncConnection, queue: str, number: int) -> Stage:
+    request = await the_request(connection, queue, number)
+    attempt = 1 + await count_history(connection, queue, number, AGAIN)
+    builds = await builds_of(connection, queue, number)
+    build = next((build for build in builds if build.attempt == attempt), None)
+    if request.state is State.PROCESSING:
+        return Stage(Next.BUILD, request, attempt, build)
+    return Stage(Next.RECORD if request.owes_record else Next.NOTHING, request, attempt, build)
+
+
+class SqlReader:
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+
+    async def fence(self) -> Fence:
+        async with begin(self._engine, reads=True) as connection:
+            row = (await connection.execute(sa.select(t.installation))).one()
+            return Fence(row.id, row.epoch)
+
+    async def check(self, fence: Fence) -> None:
+        async with begin(self._engine, reads=True) as connection:
+            await check_fence(connection, fence)
+
+    async def queues(self) -> Sequence[str]:
+        async with begin(self._engine, reads=True) as connection:
+            query = sa.select(t.queues.c.name).order_by(t.queues.c.name)
+            return list((await connection.execute(query)).scalars())
+
+    async def queue(self, queue: str) -> QueueState:
+        async with begin(self._engine, reads=True) as connection:
+            query = sa.select(t.queues).where(t.queues.c.name == queue)
+            row = (await connection.execute(query)).one_or_none()
+            active = sa.select(t.requests).where(R.queue == queue, R.ended_at.is_(None))
+            requests = await many(connection, active.order_by(R.order, R.number))
+            return QueueState(
+                queue,
+                row.version if row else 0,
+                row.paused_reason if row else None,
+                await one(connection, top(queue)),
+                await one(connection, last_green(queue)),
+                await one(connection, holder(queue)),
+                tuple(r for r in requests if r.state is State.ACCEPTED),
+                tuple(r for r in requests if r.state is State.PROCESSING),
+            )
+
+    async def request(self, queue: str, number: int) -> Request:
+        async with begin(self._engine, reads=True) as connection:
+            return await the_request(connection, queue, number)
+
+    async def requests(
+        self, queue: str, *, state: State | None = None, limit: int = 50
+    ) -> Sequence[Request]:
+        query = sa.select(t.requests).where(R.queue == queue)
+        if state is not None:
+            query = query.where(R.state == state)
+        async with begin(self._engine, reads=True) as connection:
+            return await many(connection, query.order_by(R.number.desc()).limit(limit))
+
+    async def attempts(self, queue: str, uri: str) -> Sequence[Request]:
+        query = sa.select(t.requests).where(R.queue == queue, R.uri == uri)
+        async with begin(self._engine, reads=True) as connection:
+            return await many(connection, query.order_by(R.number.desc()))
+
+    async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
+        async with begin(self._engine, reads=True) as connection:
+            return await facts_at(connection, queue, uri, project)
+
+    async def builds(self, queue: str, number: int) -> Sequence[Build]:
+        async with begin(self._engine, reads=True) as connection:
+            return await builds_of(connection, queue, number)
+
+    async def history(self, queue: str, number: int) -> Sequence[Happening]:
+        h = t.history.c
+        query = (
+            sa.select(h.queue, h.subject, h.kind, h.occurrence, h.at, h.detail, h.actor)
+            .where(h.queue == queue, h.subject == str(number))
+            .order_by(h.seq)
+        )
+        async with begin(self._engine, reads=True) as connection:
+            return [Happening(*row) for row in await connection.execute(query)]
+
+    async def pending(self, queue: str, number: int) -> Sequence[Delivery]:
+        d = t.hook_deliveries.c
+        mine = (d.queue == queue) & (d.request == number) & (d.state == Delivering.PENDING)
+        async with begin(self._engine, reads=True) as connection:
+            own = (await connection.execute(sa.select(t.installation.c.id))).scalar_one()
+            rows = await connection.execute(
+                sa.select(t.hook_deliveries).where(mine).order_by(d.sequence)
+            )
+            return [_delivery(own, row) for row in rows]
+
+    async def dead_letters(self, queue: str) -> Sequence[DeadLetter]:
+        d = t.dead_letters.c
+        query = (
+            sa.select(d.id, d.kind, d.subject, d.cause, d.detail, d.created_at)
+            .where(d.queue == queue, d.resolved_at.is_(None))
+            .order_by(d.created_at.desc())
+        )
+        async with begin(self._engine, reads=True) as connection:
+            return [DeadLetter(*row) for row in await connection.execute(query)]
+
+    async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
+        async with begin(self._engine, reads=True) as connection:
+            await check_fence(connection, fence)
+            return await read_stage(connection, queue, number)
+
+
+def _delivery(installation: str, row: sa.Row[Any]) -> Delivery:
+    kind = EventType(row.type)
+    event = HookEvent(installation, kind, row.queue, row.request, row.created_at, row.project)
+    return Delivery(event, row.sink, row.sequence, Delivering(row.state), row.last_error)

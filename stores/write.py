@@ -1,0 +1,247 @@
+"""The writes: what belongs together is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from domain.build import LOST
+from domain.errors import Invariant, NotFound
+from domain.event import EventType
+from domain.fact import BROKEN, GREEN
+from domain.gate import (
+    Ancestry,
+    Hold,
+    Pair,
+    Reason,
+    Seen,
+)
+from domain.request import Cause, State, Transition
+from domain.settings import QueueSettings, ms
+from stores import tables as t
+from stores.contract import (
+    AfterCommit,
+    Answer,
+    Build,
+    Delivering,
+    Delivery,
+    Failure,
+    Follows,
+    Happening,
+    Ingested,
+    Judged,
+    Next,
+    Recorded,
+    Request,
+    Stamp,
+    Turned,
+)
+from stores.queueing import adopt, everything_owed, gate, mint
+from stores.read import (
+    R,
+    SqlReader,
+    builds_of,
+    facts_at,
+    many,
+    one,
+    owed,
+    read_stage,
+    the_request,
+    top,
+)
+from stores.transaction import Tx, move, supersede, transaction
+
+OWED_WAKE_MS: Final = 5 * 60_000
+
+
+from stores.judging import (
+    build_of,
+    failed_before,
+    follow,
+    progress,
+    too_late,
+    watched_of,
+)
+
+
+class SqlStore(SqlReader):
+    def __init__(self, engine: AsyncEngine, after_commit: AfterCommit) -> None:
+        super().__init__(engine)
+        self._after_commit = after_commit
+
+    @asynccontextmanager
+    async def _write(
+        self, stamp: Stamp, settings: QueueSettings | None = None
+    ) -> AsyncIterator[Tx]:
+        async with transaction(self._engine, stamp, settings.hooks if settings else ()) as tx:
+            yield tx
+        self._after_commit(stamp.fence, stamp.queue, tx.committed)
+
+    async def ingest(self, stamp: Stamp, seen: Seen, settings: QueueSettings) -> Ingested:
+        async with self._write(stamp, settings) as tx:
+            latest = await one(tx.connection, top(tx.queue))
+            if latest is not None and latest.uri == seen.uri:
+                return Ingested(latest.number, is_new=False)
+            number = await mint(tx, seen, latest)
+            rewrite = seen.is_rewrite
+            await supersede(tx, settings.max_concurrent, everything_older=rewrite)
+            adopted = await adopt(tx, number, seen.uri)
+            return Ingested(number, is_new=True, adopted=adopted)
+
+    async def turn(
+        self, stamp: Stamp, settings: QueueSettings | None, known: Mapping[Pair, Ancestry]
+    ) -> Turned:
+        async with self._write(stamp, settings) as tx:
+            before = {request.number for request in await many(tx.connection, owed(tx.queue))}
+            step = await gate(tx, settings, known) if settings else Hold(Reason.NOT_CONFIGURED)
+            must = await everything_owed(tx, settings, before)
+            wakes = [stamp.at + OWED_WAKE_MS] if must else []
+            if settings and isinstance(step, Hold) and step.reason is Reason.NO_FREE_SLOT:
+                wakes.append(stamp.at + ms(settings.gate_wait))
+            return Turned(step, must, min(wakes, default=None))
+
+    async def build_row(self, stamp: Stamp, build: Build, *, found: bool) -> None:
+        async with self._write(stamp) as tx:
+            values = {
+                "queue": tx.queue,
+                "runner": build.runner,
+                "id": build.id,
+                "request": build.request,
+                "attempt": build.attempt,
+                "status": build.status,
+                "triggered_at": build.triggered_at,
+                "url": build.url,
+            }
+            mine = await builds_of(tx.connection, tx.queue, build.request)
+            if all(known.attempt != build.attempt for known in mine):
+                await tx.connection.execute(sa.insert(t.builds).values(values))
+            kind = "build_found" if found else "build_triggered"
+            await tx.note(
+                build.request,
+                kind,
+                f"{build.runner}: {build.url or build.id}",
+                occurrence=str(build.attempt),
+            )
+
+    async def observe(self, stamp: Stamp, answer: Answer, settings: QueueSettings) -> Judged:
+        async with self._write(stamp, settings) as tx:
+            stage = await read_stage(tx.connection, tx.queue, answer.request)
+            build = await build_of(tx, answer)
+            if stage.next is not Next.BUILD or answer.attempt != stage.attempt:
+                return await too_late(tx, stage, build, answer)
+            if answer.said == LOST:
+                at = str(tx.at)
+                await tx.note(answer.request, "build_lost", build.id, occurrence=at)
+                return Judged(Follows.AGAIN, build.status, reason=LOST)
+            said = await progress(tx, build, answer)
+            watched = await watched_of(tx, stage, build, settings)
+            return await follow(tx, stage, replace(build, status=said), watched)
+
+    async def fail(
+        self, stamp: Stamp, failure: Failure, settings: QueueSettings | None
+    ) -> Request | None:
+        async with self._write(stamp, settings) as tx:
+            number = failure.request
+            red = await failed_before(tx, number)
+            step = Transition(number, State.FAILED, tx.at, failure.cause, failure.detail)
+            if red is not None and failure.cause is not Cause.PROCESSING_FAILED:
+                step = replace(step, cause=Cause.BUILD_FAILED, terminal_build_id=red)
+            try:
+                await move(tx, step)
+            except NotFound:
+                await tx.dead_letter("request", str(number), failure.cause, failure.detail)
+                return None
+            return await the_request(tx.connection, tx.queue, number)
+
+    async def facts(self, stamp: Stamp, number: int) -> Recorded:
+        async with self._write(stamp) as tx:
+            request = await the_request(tx.connection, tx.queue, number)
+            if not request.state.is_terminal:
+                raise Invariant(f"request/{tx.queue}/{number} is {request.state} at record")
+            created = await _write_fact(tx, request)
+            fact = await facts_at(tx.connection, tx.queue, request.uri)
+            if fact is None:
+                raise Invariant(f"request/{tx.queue}/{number} has a verdict, and no fact stands")
+            if fact.is_green and request.state is State.SUCCEEDED and request.green_at is None:
+                mine = (R.queue == tx.queue) & (R.number == number)
+                await tx.connection.execute(
+                    sa.update(t.requests).where(mine).values(green_at=tx.at)
+                )
+            await tx.resolve("record", str(number), "lastgreen")
+            return Recorded(fact.is_green, fact.degree, created)
+
+    async def announce(
+        self,
+        stamp: Stamp,
+        number: int,
+        settings: QueueSettings | None,
+        promotion: Happening | None,
+    ) -> None:
+        async with self._write(stamp, settings) as tx:
+            if promotion is not None:
+                await tx.happened(promotion)
+            mine = (R.queue == tx.queue) & (R.number == number) & R.recorded_at.is_(None)
+            done = sa.update(t.requests).where(mine).values(recorded_at=tx.at)
+            if (await tx.connection.execute(done)).rowcount:
+                await tx.announce(number, EventType.RECORDED)
+                await tx.note(number, "recorded")
+
+    async def note(self, stamp: Stamp, happening: Happening) -> None:
+        async with self._write(stamp) as tx:
+            await tx.happened(happening)
+
+    async def dead_letter(self, stamp: Stamp, kind: str, failure: Failure) -> None:
+        async with self._write(stamp) as tx:
+            await tx.dead_letter(kind, str(failure.request), failure.cause, failure.detail)
+            if kind == "record":
+                await tx.note(failure.request, "record_abandoned", failure.detail)
+
+    async def delivered(self, stamp: Stamp, delivery: Delivery) -> None:
+        async with self._write(stamp) as tx:
+            d = t.hook_deliveries.c
+            mine = (
+                (d.queue == tx.queue)
+                & (d.event_id == delivery.event.id)
+                & (d.sink == delivery.sink)
+                & (d.state == Delivering.PENDING)
+            )
+            done = (
+                sa.update(t.hook_deliveries)
+                .where(mine)
+                .values(state=delivery.state, last_error=delivery.last_error[:4000], ended_at=tx.at)
+            )
+            changed = (await tx.connection.execute(done)).rowcount
+            if changed and delivery.state is Delivering.DEAD:
+                subject = f"{delivery.event.id} to {delivery.sink}"
+                await tx.dead_letter("hook", subject, "undeliverable", delivery.last_error)
+
+
+async def _write_fact(tx: Tx, request: Request) -> bool:
+    """The fact of this attempt; an adopted one has its own already, by another request."""
+    if request.cause not in (Cause.BUILD_SUCCEEDED, Cause.BUILD_FAILED):
+        return False
+    values = {
+        "queue": tx.queue,
+        "uri": request.uri,
+        "project": "",
+        "request": request.number,
+        "degree": GREEN if request.cause is Cause.BUILD_SUCCEEDED else BROKEN,
+        "cause": request.cause,
+        "created_at": tx.at,
+    }
+    f, r = t.facts.c, t.requests.c
+    stranger = (
+        sa.select(f.request)
+        .join(t.requests, (r.queue == f.queue) & (r.number == f.request))
+        .where(f.queue == tx.queue, f.uri == request.uri, r.uri != f.uri)
+    )
+    if (other := (await tx.connection.execute(stranger)).scalar()) is not None:
+        raise Invariant(f"fact of {request.uri} is by request {other}, no attempt at it")
+    created = await tx.insert_once(t.facts, values)
+    await tx.note(request.number, "fact_recorded", f"degree {values['degree']:g}")
+    return created

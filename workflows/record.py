@@ -1,0 +1,66 @@
+"""A verdict becomes a fact; then the promotion ref, then the event."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.queue import AnnounceAsk, FailAsk, RequestAsk, StoreSteps
+    from activities.sourcecontrol import Promotion, SourceControlActivities
+    from domain.request import Cause
+    from stores.contract import Failure, Happening
+    from workflows import policies
+    from workflows.messages import RecordInput
+    from workflows.steps import failure_of, stamp, step
+
+
+@workflow.defn
+class RecordWorkflow:
+    @workflow.init
+    def __init__(self, ask: RecordInput) -> None:
+        self._ask = ask
+
+    @workflow.run
+    async def run(self, ask: RecordInput) -> None:
+        try:
+            recorded = await step(StoreSteps.facts, self._request())
+        except ActivityError as error:
+            # The request goes on owing its record: the queue drives it again until it is written.
+            await step(StoreSteps.dead_letter_record, self._failure(error))
+            return
+        promotion = None
+        if recorded.is_green and recorded.has_target:
+            promotion = await self._promote()
+        at = stamp(ask.fence, ask.queue)
+        await step(StoreSteps.announce, AnnounceAsk(at, ask.request, promotion))
+
+    async def _promote(self) -> Happening:
+        try:
+            done = await workflow.execute_activity_method(
+                SourceControlActivities.promote,
+                stamp(self._ask.fence, self._ask.queue),
+                heartbeat_timeout=policies.SOURCE_CONTROL["start_to_close_timeout"],
+                summary="point the promotion ref at the newest green commit",
+                **policies.SOURCE_CONTROL,
+            )
+        except ActivityError as error:
+            await step(StoreSteps.dead_letter_promotion, self._failure(error))
+            return self._happened("promotion_failed", str(failure_of(error) or error))
+        return self._told(done)
+
+    def _told(self, done: Promotion) -> Happening:
+        if done.result in ("moved", "same"):
+            return self._happened("promoted", f"{done.result}: {done.uri}")
+        return self._happened("promotion_left_out", f"{done.result}: {done.uri} {done.detail}")
+
+    def _happened(self, kind: str, detail: str) -> Happening:
+        return Happening(self._ask.queue, str(self._ask.request), kind, "", 0, detail)
+
+    def _request(self) -> RequestAsk:
+        return RequestAsk(stamp(self._ask.fence, self._ask.queue), self._ask.request)
+
+    def _failure(self, error: ActivityError) -> FailAsk:
+        detail = str(failure_of(error) or error)
+        failure = Failure(self._ask.request, Cause.PROCESSING_FAILED, detail)
+        return FailAsk(stamp(self._ask.fence, self._ask.queue), failure)

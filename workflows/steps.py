@@ -1,0 +1,78 @@
+"""Two ways to act: ``step`` for the store, ``call`` for the outside; and how a child is started."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.common import SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+
+with workflow.unsafe.imports_passed_through():
+    from domain.identity import Fence
+    from domain.request import State
+    from stores.contract import Stamp
+    from workflows import ids, policies
+
+T = TypeVar("T")
+
+
+def now_ms() -> int:
+    return int(workflow.now().timestamp() * 1000)
+
+
+def stamp(fence: Fence, queue: str) -> Stamp:
+    return Stamp(fence, queue, now_ms())
+
+
+def failure_of(error: BaseException | None) -> ApplicationError | None:
+    """The innermost failure that an activity reported."""
+    while error is not None and not isinstance(error, ApplicationError):
+        error = error.__cause__
+    return error
+
+
+def is_final(error: ActivityError) -> bool:
+    failure = failure_of(error)
+    return failure is not None and failure.non_retryable
+
+
+async def step(do: Callable[[Any, Any], Awaitable[T]], message: object) -> T:
+    """Local while the store is well, else regular: an outage is seen, and blocks no signal."""
+    try:
+        return await workflow.execute_local_activity_method(do, message, **policies.LOCAL)
+    except ActivityError as error:
+        if is_final(error):
+            raise
+        return await workflow.execute_activity_method(do, message, **policies.FOR_EVER)
+
+
+async def once(do: Callable[[Any, Any], Awaitable[T]], message: object) -> T | None:
+    """One call; None when there was no answer. What can never be answered is raised."""
+    try:
+        return await workflow.execute_activity_method(do, message, **policies.ONCE)
+    except ActivityError as error:
+        if is_final(error):
+            raise
+        return None
+
+
+async def child(run: Callable[[Any, Any], Awaitable[T]], message: object, **options: Any) -> T:  # noqa: ANN401 - passed on
+    """Run one's own child; one left by an earlier run of the parent is waited out."""
+    while True:
+        try:
+            return await workflow.execute_child_workflow(run, message, **options)
+        except WorkflowAlreadyStartedError:
+            await workflow.sleep(policies.CHILD_AGAIN)
+
+
+def attributes(queue: str, request: int, uri: str, state: State) -> TypedSearchAttributes:
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(ids.QUEUE, queue),
+            SearchAttributePair(ids.REQUEST, ids.build(queue, request)),
+            SearchAttributePair(ids.STATE, str(state)),
+            SearchAttributePair(ids.URI, uri[:255]),
+        ]
+    )
