@@ -115,13 +115,13 @@ def redact(text: str) -> str:
 
 
 def check_url(url: str) -> str:
-    """``url``, or ``Malformed`` where git could take it for an option or a command."""
+    """A path is made absolute; ``Malformed`` where git could see an option or a command."""
     scheme, separator, _ = url.partition("://")
     bad = not url or _CONTROL.search(url) or _OPTION.match(url) or re.match(r"[\w+.-]*::", url)
     if bad or (separator and scheme not in PROTOCOLS):
         allowed = ", ".join(PROTOCOLS)
         raise Malformed(f"repository {redact(url)[:200]!r}: must be a path or a URL of {allowed}")
-    return url
+    return url if ":" in url else str(Path(url).absolute())
 
 
 def check_ref(ref: str) -> str:

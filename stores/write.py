@@ -41,6 +41,14 @@ from stores.contract import (
     Stamp,
     Turned,
 )
+from stores.judging import (
+    build_of,
+    failed_before,
+    follow,
+    progress,
+    too_late,
+    watched_of,
+)
 from stores.queueing import adopt, everything_owed, gate, mint
 from stores.read import (
     R,
@@ -57,16 +65,6 @@ from stores.read import (
 from stores.transaction import Tx, move, supersede, transaction
 
 OWED_WAKE_MS: Final = 5 * 60_000
-
-
-from stores.judging import (
-    build_of,
-    failed_before,
-    follow,
-    progress,
-    too_late,
-    watched_of,
-)
 
 
 class SqlStore(SqlReader):

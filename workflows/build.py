@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from domain.build import LOST
     from domain.errors import Fenced
     from domain.request import Cause, State
-    from stores.contract import Build, Failure, Follows, Judged, Next, Stage
+    from stores.contract import Build, Failure, Follows, Judged, Next, Stage, Stamp
     from workflows import ids, policies
     from workflows.buildsignal import BuildSignalWorkflow
     from workflows.messages import BuildInput, RecordInput, WatchBuild

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -33,7 +34,7 @@ class BuildSignalWorkflow:
         self._woken = True
 
     @workflow.run
-    async def run(self, watch: WatchBuild) -> Judged:
+    async def run(self, _watch: WatchBuild) -> Judged:
         while True:
             self._explain()
             judged = await self._next()
@@ -48,12 +49,10 @@ class BuildSignalWorkflow:
     async def _next(self) -> Judged:
         poll = self._poll or self._start_poll()
         left = timedelta(milliseconds=max(self._until - now_ms(), 0))
-        try:
+        with suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._woken or poll.done(), timeout=left, timeout_summary="judge the build"
             )
-        except TimeoutError:
-            pass
         if poll.done():
             self._poll = None
             return await poll

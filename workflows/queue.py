@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import (
     ActivityError,
-    WorkflowAlreadyStartedError,
 )
 
 with workflow.unsafe.imports_passed_through():
@@ -17,12 +17,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.sourcecontrol import AncestryAsk, SourceControlActivities
     from domain.gate import Ancestry, Ask, Hold, Reason, Seen, sentence
     from domain.request import Cause
-    from stores.contract import Failure, Owed, Turned
+    from stores.contract import Failure, Stamp, Turned
     from workflows import ids, policies
-    from workflows.build import BuildWorkflow
-    from workflows.hook import HookWorkflow
-    from workflows.messages import BuildInput, HookInput, QueueInput, Report
-    from workflows.steps import attributes, failure_of, now_ms, stamp, step
+    from workflows.drive import Drive
+    from workflows.messages import QueueInput, Report
+    from workflows.steps import failure_of, now_ms, stamp, step
 
 
 @workflow.defn
@@ -34,10 +33,9 @@ class QueueWorkflow:
         self._report = Report(None)
         self._woken = False
         self._one_step = asyncio.Lock()
-        self._driven: dict[int, int] = {}
-        self._live: set[int] = set()
+        self._drive = Drive(ask.fence, ask.queue, self.slot_freed)
         self._known: dict[tuple[str, str], Ancestry] = {}
-        self._asking: workflow.ActivityHandle[list[Known]] | None = None
+        self._asking: workflow.ActivityHandle[Sequence[Known]] | None = None
 
     @workflow.signal
     def head_moved(self) -> None:
@@ -121,95 +119,52 @@ class QueueWorkflow:
                 turned = await step(StoreSteps.turn, TurnAsk(self._stamp(), known))
             for owed in turned.owed:
                 await self._drive(owed)
-            match turned.step:
-                case Ask() as ask:
-                    await self._learn(ask)
-                case Hold() as hold:
-                    self._forget()
-                    workflow.set_current_details(sentence(self._ask.queue, hold))
-                    await self._wait(turned)
+            held = turned.step
+            if isinstance(held, Ask):
+                self._ask_ancestry(held)
+                held = Hold(Reason.SOURCE_CONTROL, held.request)
+            else:
+                self._known.clear()  # unknown is kept for one turn
+            workflow.set_current_details(sentence(self._ask.queue, held))
+            await self._wait(turned)
+            if self._asking is not None and self._asking.done():
+                await self._learn(turned.step, self._asking)
 
     async def _wait(self, turned: Turned) -> None:
-        until = turned.wake_at and timedelta(milliseconds=max(turned.wake_at - now_ms(), 0))
-        try:
+        left = turned.wake_at and timedelta(milliseconds=max(turned.wake_at - now_ms(), 0))
+        with suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._woken or self._should_continue(),
-                timeout=until,
+                lambda: (
+                    self._woken
+                    or self._should_continue()
+                    or (self._asking is not None and self._asking.done())
+                ),
+                timeout=left,
                 timeout_summary="look at the gate again",
             )
-        except TimeoutError:
-            return
 
-    async def _learn(self, ask: Ask) -> None:
-        """Ask source control; a wake meanwhile is another turn, the question stays open."""
+    def _ask_ancestry(self, ask: Ask) -> None:
+        """A wake meanwhile is another turn; the question stays open."""
         self._asking = self._asking or workflow.start_activity_method(
             SourceControlActivities.ancestry,
             AncestryAsk(self._ask.queue, ask.pairs),
             summary="is the base an ancestor?",
             **policies.ANCESTRY,
         )
-        asking = self._asking
-        held = Hold(Reason.SOURCE_CONTROL, ask.request)
-        workflow.set_current_details(sentence(self._ask.queue, held))
-        await workflow.wait_condition(lambda: asking.done() or self._woken)
-        if not asking.done():
-            return
+
+    async def _learn(
+        self, step_: Ask | Hold, asking: workflow.ActivityHandle[Sequence[Known]]
+    ) -> None:
         self._asking = None
         try:
             self._known |= {(k.older, k.newer): k.ancestry for k in await asking}
         except ActivityError as error:
-            failure = Failure(ask.request, Cause.PROCESSING_FAILED, str(failure_of(error) or error))
-            await step(StoreSteps.fail, FailAsk(self._stamp(), failure))
-
-    def _forget(self) -> None:
-        """Yes and no never change between two commits; unknown may."""
-        self._known.clear()
-
-    async def _drive(self, owed: Owed) -> None:
-        at, last = now_ms(), self._driven.get(owed.request)
-        fresh = last is None or at - last >= policies.DRIVE_AGAIN_MS
-        if not fresh or (owed.request in self._live and not owed.overdue):
-            return
-        self._driven[owed.request] = at
-        try:
-            handle = await (self._hooks(owed) if owed.hooks_only else self._build(owed))
-        except WorkflowAlreadyStartedError:
-            return
-        self._live.add(owed.request)
-        handle.add_done_callback(lambda done: self._closed(owed.request, done))
-
-    async def _build(self, owed: Owed) -> workflow.ChildWorkflowHandle[BuildWorkflow, None]:
-        ask = self._ask
-        policy = (
-            WorkflowIDReusePolicy.TERMINATE_IF_RUNNING
-            if owed.overdue
-            else WorkflowIDReusePolicy.ALLOW_DUPLICATE
-        )
-        return await workflow.start_child_workflow(
-            BuildWorkflow.run,
-            BuildInput(ask.fence, ask.queue, owed.request, owed.uri, owed.deadline, owed.again),
-            id=ids.build(ask.queue, owed.request),
-            id_reuse_policy=policy,
-            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-            search_attributes=attributes(ask.queue, owed.request, owed.uri, owed.state),
-            static_summary=f"validates {owed.uri[:12]}",
-        )
-
-    async def _hooks(self, owed: Owed) -> workflow.ChildWorkflowHandle[HookWorkflow, None]:
-        ask = self._ask
-        return await workflow.start_child_workflow(
-            HookWorkflow.run,
-            HookInput(ask.fence, ask.queue, owed.request),
-            id=ids.hooks(ask.queue, owed.request),
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-        )
-
-    def _closed(self, number: int, handle: asyncio.Task[None]) -> None:
-        self._live.discard(number)
-        self._woken = True
-        if not handle.cancelled():
-            handle.exception()
+            if isinstance(step_, Hold):
+                return
+            detail = str(failure_of(error) or error)
+            failure = Failure(step_.request, Cause.PROCESSING_FAILED, detail)
+            async with self._one_step:
+                await step(StoreSteps.fail, FailAsk(self._stamp(), failure))
 
     def _should_continue(self) -> bool:
         info = workflow.info()
@@ -218,5 +173,5 @@ class QueueWorkflow:
             or info.get_current_history_length() > policies.LONG_HISTORY
         )
 
-    def _stamp(self):
+    def _stamp(self) -> Stamp:
         return stamp(self._ask.fence, self._ask.queue)

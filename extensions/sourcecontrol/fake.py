@@ -44,12 +44,9 @@ class FakeSourceControl:
             self.tip = uri
 
     def rewrite(self, base: str | None, *uris: str) -> None:
-        """A force-push: the ref goes back to ``base`` and on from there."""
+        """A force-push: back to ``base``, and on from there."""
         self.tip = base
         self.land(*uris)
-
-    def reset(self, uri: str | None) -> None:
-        self.tip = uri
 
     def hang(self) -> None:
         """No answer until ``answering`` is set again."""

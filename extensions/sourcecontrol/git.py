@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from domain.errors import NotFound, Refused
+from domain.errors import NotFound, Refused, SourceControlOut
 from domain.gate import Ancestry
 from domain.identity import commit_uri
 from domain.settings import QueueSettings
@@ -30,20 +30,22 @@ from extensions.text import clean
 
 FETCH_SECONDS: Final = 600
 PUSH_SECONDS: Final = 120
+MAX_PACKS: Final = 200
 MAX_AUTHOR: Final = 200
 MAX_TITLE: Final = 300
-_NO: Final = 1
 _UNKNOWN: Final = 128
+_ANSWERS: Final = {1: Ancestry.NO, _UNKNOWN: Ancestry.UNKNOWN}
 _MADE: Final = "made"
 _NO_REF: Final = re.compile("couldn't find remote ref")
 _NO_FILTER: Final = re.compile(r"filter.* (not supported|not allowed)")
 _DAMAGED: Final = re.compile(r"\.lock': File exists|cannot lock ref|cannot change to")
-_RACED: Final = re.compile(r"stale info|but expected|reference already exists|\.lock': File exists")
+_RACED: Final = re.compile("stale info|but expected|reference already exists")
 _REFUSED: Final = re.compile(
-    r"exists; cannot create|denied|protected|read[- ]only|returned error: 403"
-    r"|remote rejected\](?!.*failed to update ref)",
+    r"exists; cannot create|denied to|permission denied|not allowed to push|marked as read only"
+    r"|returned error: 403|remote rejected\](?! \((failed to update ref|unpacker error))",
     re.IGNORECASE,
 )
+_SETTINGS: Final = ("push.negotiate=true", "gc.auto=0", "maintenance.auto=false")
 _CURSOR: Final = re.compile(r"[1-9][0-9]{0,9}")
 
 
@@ -81,23 +83,24 @@ class Mirror:
 
     async def fetch(self, *refs: str) -> bool:
         """Whether all of them exist there."""
-        lock = self._directory.with_name(f"{self._directory.name}.lock")
-        async with self._turn, _alone(lock):
-            for may_repair in (True, False):
+        async with self._turn, _alone(self._beside("lock")):
+            try:
                 try:
-                    await self._make()
                     await self._fetch(refs)
                 except GitFailed as failed:
-                    if _NO_REF.search(failed.text):
-                        return False
-                    if may_repair and await self._is_damaged(failed):
-                        self._discard()
-                        continue
-                    raise classify(failed) from failed
-                return True
-        raise AssertionError
+                    if not await self._is_damaged(failed):
+                        raise
+                    self._discard()
+                    await self._fetch(refs)
+                await self._tidy()
+            except GitFailed as failed:
+                if _NO_REF.search(failed.text):
+                    return False
+                raise classify(failed) from failed
+        return True
 
     async def _fetch(self, refs: Iterable[str]) -> None:
+        await self._make()
         pairs = [f"+{ref}:{local(ref)}" for ref in refs]
         options = ["--no-tags", "--no-write-fetch-head", self._filter]
         try:
@@ -108,6 +111,12 @@ class Mirror:
             self._filter = "--no-filter"
             await self._fetch(refs)
 
+    async def _tidy(self) -> None:
+        """Each fetch leaves a pack; what a rewrite left behind stays known."""
+        if len(list((self._directory / "objects" / "pack").glob("*.pack"))) > MAX_PACKS:
+            with suppress(GitFailed):
+                await self._git.run("repack", "-adkq", timeout=FETCH_SECONDS, offline=True)
+
     async def push(self, lease: str, pair: str) -> str:
         options = ["--porcelain", "--no-thin", "--no-verify", lease]
         return await self._remote("push", *options, "--", "origin", pair, timeout=PUSH_SECONDS)
@@ -116,12 +125,7 @@ class Mirror:
         return await self._git.run(*arguments, offline=True)
 
     async def _remote(self, *arguments: str, timeout: float) -> str:  # noqa: ASYNC109
-        settings = (
-            f"remote.origin.url={self._url}",
-            "push.negotiate=true",
-            "gc.auto=0",
-            "maintenance.auto=false",
-        )
+        settings = (f"remote.origin.url={self._url}", *_SETTINGS)
         flags = (part for setting in settings for part in ("-c", setting))
         return await self._git.run(*flags, *arguments, timeout=timeout)
 
@@ -129,7 +133,7 @@ class Mirror:
         if (self._directory / _MADE).exists():
             return
         self._discard()
-        draft = self._directory.with_name(f"{self._directory.name}.new")
+        draft = self._beside("new")
         shutil.rmtree(draft, ignore_errors=True)
         await self._outside.run("init", "--quiet", "--bare", "--template=", "--", str(draft))
         (draft / _MADE).touch()
@@ -138,10 +142,13 @@ class Mirror:
     def _discard(self) -> None:
         """It can be fetched again."""
         if self._directory.exists():
-            old = self._directory.with_name(f"{self._directory.name}.old")
+            old = self._beside("old")
             shutil.rmtree(old, ignore_errors=True)
             self._directory.rename(old)
             shutil.rmtree(old, ignore_errors=True)
+
+    def _beside(self, what: str) -> Path:
+        return self._directory.with_name(f"{self._directory.name}.{what}")
 
     async def _is_damaged(self, failed: GitFailed) -> bool:
         """The remote can be the one in trouble: then what is known here must stay."""
@@ -169,7 +176,7 @@ class GitSourceControl:
         try:
             text = await self._mirror.read("log", "-1", "--format=%H%x00%ct", tip, "--")
         except GitFailed as failed:
-            raise classify(failed) from failed
+            raise SourceControlOut(failed.text) from failed
         uri, made_at = text.split("\0")
         return Head(commit_uri(uri), _time(made_at))
 
@@ -218,33 +225,31 @@ class GitSourceControl:
     async def commits_between(
         self, base: str | None, head: str, *, cursor: str | None = None, limit: int = 500
     ) -> Page:
-        if cursor is not None and not _CURSOR.fullmatch(cursor):
-            raise NotFound(f"cursor {cursor[:40]!r} is not one of these commits'")
         sides = (head,) if base is None else (head, base)
-        skip = int(cursor or 0)
-        span = (f"--skip={skip}", f"--max-count={limit + 1}", head, *(f"^{s}" for s in sides[1:]))
+        skip = 0 if cursor is None else int(cursor) if _CURSOR.fullmatch(cursor) else None
+        span = (
+            f"--skip={skip or 0}",
+            f"--max-count={limit + 1}",
+            head,
+            *("^" + s for s in sides[1:]),
+        )
         found = (await self._known(sides, "rev-list", "--date-order", *span, "--")).split()
-        if cursor is not None and not found:
-            raise NotFound(f"cursor {cursor!r} is not one of these commits'")
+        if skip is None or (skip and not found):
+            raise NotFound(f"cursor {str(cursor)[:40]!r} is not one of these commits'")
         return Page(tuple(found[:limit]), str(skip + limit) if len(found) > limit else None)
 
     async def change_info(self, uri: str) -> Change:
-        form = "--format=%ct%x00%an%x00%s"
-        text = await self._known((uri,), "log", "-1", form, uri, "--")
-        made_at, author, title = text.split("\0", 2)
-        return Change(
-            uri, _time(made_at) or 1, clean(author.strip(), MAX_AUTHOR), clean(title, MAX_TITLE)
-        )
+        text = await self._known((uri,), "log", "-1", "--format=%ct%x00%an%x00%s", uri, "--")
+        made_at, name, title = (part.strip() for part in text.split("\0", 2))
+        return Change(uri, _time(made_at) or 1, clean(name, MAX_AUTHOR), clean(title, MAX_TITLE))
 
     async def _descends(self, older: str, newer: str) -> Ancestry:
         try:
             await self._mirror.read("merge-base", "--is-ancestor", older, newer)
         except GitFailed as failed:
-            if failed.code == _NO:
-                return Ancestry.NO
-            if failed.code == _UNKNOWN:
-                return Ancestry.UNKNOWN
-            raise classify(failed) from failed
+            if failed.code not in _ANSWERS:
+                raise classify(failed) from failed
+            return _ANSWERS[failed.code]
         return Ancestry.YES
 
     async def _known(self, uris: Iterable[str], *arguments: str) -> str:

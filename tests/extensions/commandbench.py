@@ -56,9 +56,9 @@ class Bench:
             builds_queue=f"{self.name}-builds",
         )
 
-    def runs(self, *command: str, shell: bool = False, environment: Sequence[str] = ()) -> None:
+    def runs(self, *command: str, in_shell: bool = False, environment: Sequence[str] = ()) -> None:
         self.settings = replace(
-            self.settings, command=command, shell=shell, environment=tuple(environment)
+            self.settings, command=command, shell=in_shell, environment=tuple(environment)
         )
 
     def commit(self, **files: str) -> str:

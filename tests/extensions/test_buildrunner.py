@@ -56,7 +56,7 @@ class CommandBackend:
         self.bench = bench
         self.go = bench.folder / "go"
         self.head, self.other_head = bench.commit(a="1"), bench.commit(a="2")
-        bench.runs(f"until [ -e {self.go} ]; do sleep 0.05; done", shell=True)
+        bench.runs(f"until [ -e {self.go} ]; do sleep 0.05; done", in_shell=True)
 
     def runner(self) -> BuildRunner:
         return self.bench.runner()
@@ -104,7 +104,7 @@ def order(backend: Backend, installation: str = "", head: str = "") -> Order:
 
 async def status_becomes(runner: BuildRunner, build: Triggered, status: str) -> None:
     async with asyncio.timeout(20):
-        while await runner.status(build.build_id) != status:
+        while await runner.status(build.build_id) != status:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 

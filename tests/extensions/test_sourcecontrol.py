@@ -51,14 +51,12 @@ class FakeStage:
 
     def land(self, *names: str, base: str | None = None) -> list[str]:
         uris = [hashlib.sha1(name.encode()).hexdigest() for name in names]  # noqa: S324
-        if base is not None:
-            self.source.reset(base)
-        self.source.land(*uris)
+        self.source.rewrite(base or self.source.tip, *uris)
         return uris
 
     def land_elsewhere(self, name: str) -> None:
         self.land(name)
-        self.source.reset(None)
+        self.source.rewrite(None)
 
     def promotion(self) -> str | None:
         return self.source.promotion

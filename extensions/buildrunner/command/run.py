@@ -54,7 +54,7 @@ class CommandActivities:
         log = CappedLog(self.builds_directory / LOGS / f"{build}.log", self.log_cap)
         log.say(f"attempt {info.attempt}, {datetime.now(UTC):%F %T} UTC")
         try:
-            return await self._attempt(order, f"{build}-{info.attempt}", log)
+            return await self._attempt(order, build, log)
         except GitFailed as failed:
             log.say(text := f"no worktree: {failed}")
             raise _again(text, "NoWorktree") from failed
@@ -66,11 +66,11 @@ class CommandActivities:
         finally:
             log.close()
 
-    async def _attempt(self, order: Order, name: str, log: CappedLog) -> str:
+    async def _attempt(self, order: Order, build: str, log: CappedLog) -> str:
         settings = self.settings_of(order.queue)
         argv = argv_of(settings)
         wanted = Wanted(
-            name=name,
+            build=build,
             about=f"{activity.info().workflow_id} of {order.queue} at {order.head_uri}: {argv}",
             url=settings.repository,
             head=commit_of(order.head_uri),

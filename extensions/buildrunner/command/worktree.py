@@ -7,10 +7,11 @@ import fcntl
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from extensions.gitcommand import GitCommand, GitFailed, check_url
 
@@ -23,17 +24,19 @@ _QUIET: Final = ("-c", "gc.autoDetach=false", "-c", "maintenance.autoDetach=fals
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """``name`` is the attempt's own; ``about`` says to a person whose it is."""
+    """``about`` says to a person whose it is."""
 
-    name: str
+    build: str
     about: str
     url: str
     head: str
     base: str | None
+    own: str = field(default_factory=lambda: uuid4().hex[:8])
 
     @property
-    def build(self) -> str:
-        return self.name.rpartition("-")[0]
+    def name(self) -> str:
+        """Nobody else's: an attempt that was given up may not have noticed yet."""
+        return f"{self.build}-{self.own}"
 
 
 @asynccontextmanager
@@ -110,7 +113,7 @@ def _note(builds: Path, wanted: Wanted) -> Iterator[None]:
     """Locked as long as its process lives: a pid alone could be anybody's by the time of asking."""
     path = _folder(builds, "running") / wanted.name
     with path.open("w", encoding="utf-8") as note:
-        fcntl.flock(note, fcntl.LOCK_EX)
+        fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
         note.write(wanted.about)
         note.flush()
         try:

@@ -1,0 +1,88 @@
+"""Tells workflows that there is something to look at; what is lost is found by the next turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError
+
+from domain.identity import Fence
+from stores.contract import Committed, Happening
+from workflows import ids, policies
+from workflows.hook import HookWorkflow
+from workflows.messages import HookInput, QueueInput
+from workflows.queue import QueueWorkflow
+
+
+class Waker:
+    """At most one wake in flight for each workflow: what comes meanwhile rides the next one."""
+
+    def __init__(self, client: Client, task_queue: str = policies.MAIN_QUEUE) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._wanted: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self.happened: Callable[[Happening], None] = _log
+
+    def __call__(self, fence: Fence, queue: str, committed: Committed) -> None:
+        for happening in committed.happenings:
+            self.happened(happening)
+        if committed.wake_queue:
+            _ = self.poke(ids.queue(queue), partial(self.queue, fence, queue, "slot_freed"))
+        for number in committed.wake_hooks:
+            wake = partial(self._hooks, HookInput(fence, queue, number))
+            _ = self.poke(ids.hooks(queue, number), wake)
+
+    def head_moved(self, fence: Fence, queue: str) -> asyncio.Task[None]:
+        return self.poke(f"head {queue}", partial(self.queue, fence, queue, "head_moved"))
+
+    def poke(self, key: str, send: Callable[[], Coroutine[Any, Any, object]]) -> asyncio.Task[None]:
+        self._wanted[key] = send
+        if key not in self._running:
+            task = asyncio.create_task(self._send(key))
+            self._running[key] = task
+            task.add_done_callback(lambda _: self._running.pop(key, None))
+        return self._running[key]
+
+    async def _send(self, key: str) -> None:
+        while send := self._wanted.pop(key, None):
+            try:
+                await send()
+            except RPCError as error:
+                structlog.get_logger("lastgreen").warning("a wake was lost", to=key, why=str(error))
+
+    async def queue(self, fence: Fence, queue: str, signal: str | None = None) -> None:
+        """Start the queue's workflow if it does not run, and signal it."""
+        await self._client.start_workflow(
+            QueueWorkflow.run,
+            QueueInput(fence, queue),
+            id=ids.queue(queue),
+            task_queue=self._task_queue,
+            start_signal=signal,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"validates {queue}",
+        )
+
+    async def _hooks(self, ask: HookInput) -> None:
+        await self._client.start_workflow(
+            HookWorkflow.run,
+            ask,
+            id=ids.hooks(ask.queue, ask.request),
+            task_queue=self._task_queue,
+            start_signal="wake",
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        )
+
+
+def _log(row: Happening) -> None:
+    log = structlog.get_logger("lastgreen")
+    request = f"request/{row.queue}/{row.subject}"
+    log.info(row.kind, queue=row.queue, request=request, detail=row.detail)

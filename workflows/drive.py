@@ -1,0 +1,72 @@
+"""Starts what is owed: once a run, and again when it closed without being done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+with workflow.unsafe.imports_passed_through():
+    from domain.identity import Fence
+    from stores.contract import Owed
+    from workflows import ids, policies
+    from workflows.build import BuildWorkflow
+    from workflows.hook import HookWorkflow
+    from workflows.messages import BuildInput, HookInput
+    from workflows.steps import attributes, now_ms
+
+
+class Drive:
+    def __init__(self, fence: Fence, queue: str, closed: Callable[[], None]) -> None:
+        self._fence = fence
+        self._queue = queue
+        self._closed = closed
+        self._driven: dict[tuple[int, bool], int] = {}
+        self._live: set[int] = set()
+
+    async def __call__(self, owed: Owed) -> None:
+        at, key = now_ms(), (owed.request, owed.overdue)
+        recent = at - self._driven.get(key, -policies.DRIVE_AGAIN_MS) < policies.DRIVE_AGAIN_MS
+        if recent or (owed.request in self._live and not owed.overdue):
+            return
+        self._driven[key] = at
+        try:
+            await (self._hooks(owed) if owed.hooks_only else self._build(owed))
+        except WorkflowAlreadyStartedError:
+            return
+
+    async def _build(self, owed: Owed) -> None:
+        reuse = (
+            WorkflowIDReusePolicy.TERMINATE_IF_RUNNING
+            if owed.overdue
+            else WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        )
+        handle = await workflow.start_child_workflow(
+            BuildWorkflow.run,
+            BuildInput(self._fence, self._queue, owed.request, owed.uri, owed.deadline, owed.again),
+            id=ids.build(self._queue, owed.request),
+            id_reuse_policy=reuse,
+            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+            search_attributes=attributes(self._queue, owed.request, owed.uri, owed.state),
+            static_summary=f"validates {owed.uri[:12]}",
+        )
+        self._live.add(owed.request)
+        handle.add_done_callback(lambda done: self._ended(owed.request, done))
+
+    async def _hooks(self, owed: Owed) -> None:
+        _ = await workflow.start_child_workflow(
+            HookWorkflow.run,
+            HookInput(self._fence, self._queue, owed.request),
+            id=ids.hooks(self._queue, owed.request),
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+        )
+
+    def _ended(self, number: int, handle: asyncio.Task[None]) -> None:
+        self._live.discard(number)
+        if not handle.cancelled():
+            handle.exception()
+        self._closed()
