@@ -11,6 +11,7 @@ from temporalio.worker import PollerBehaviorAutoscaling, Worker
 
 from activities.failures import Failures
 from wiring.parts import WORKFLOWS, Parts
+from wiring.temporal import SANDBOX
 from workflows import policies
 
 GRACE = timedelta(seconds=20)
@@ -21,6 +22,7 @@ def main_worker(client: Client, parts: Parts) -> Worker:
         client,
         task_queue=parts.task_queues.main,
         workflows=WORKFLOWS,
+        workflow_runner=SANDBOX,
         activities=parts.activities(),
         interceptors=[Failures()],
         max_cached_workflows=2_000,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from temporalio import activity
 
 from domain.errors import NotFound
-from domain.gate import Ancestry, Seen
+from domain.gate import Known, Seen
 from domain.settings import QueueSettings
 from extensions.queueconfig.contract import QueueConfig
 from stores.contract import (
@@ -22,13 +22,6 @@ from stores.contract import (
     Store,
     Turned,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    older: str
-    newer: str
-    ancestry: Ancestry
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from activities.queue import Known
 from domain.errors import NotFound
-from domain.gate import Ancestry, Pair, Seen, plausible_time
+from domain.gate import Ancestry, Known, Pair, Seen, plausible_time
 from domain.identity import commit_uri
 from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Promoted, SourceControl
@@ -47,24 +46,24 @@ class SourceControlActivities:
         """The ref's head, against the queue's: URI, time and ancestry in one answer."""
         source = self._of(stamp.queue)
         head = await source.latest()
-        uri = commit_uri(head.uri)
-        latest = (await self._store.queue(stamp.queue)).latest
-        known = latest.uri if latest else None
-        committed_at = plausible_time(head.committed_at, stamp.at)
+        uri, at = commit_uri(head.uri), plausible_time(head.committed_at, stamp.at)
+        queue = await self._store.queue(stamp.queue)
+        known = queue.latest.uri if queue.latest else None
         if known is None or known == uri:
-            return Seen(uri, committed_at, known, Ancestry.YES, named_before=False)
+            return Seen(uri, at, known, Ancestry.YES, named_before=False)
         named = bool(await self._store.attempts(stamp.queue, uri))
         descends = await source.is_ancestor(known, uri)
+        bases = {r.uri for r in (queue.last_green, *queue.in_flight) if r is not None}
+        answers = await self._ancestry(source, [(base, uri) for base in sorted(bases)])
         confirm = self._config.get(stamp.queue).rewind_confirm
-        return Seen(uri, committed_at, known, descends, named, confirm)
+        return Seen(uri, at, known, descends, named, confirm, tuple(answers))
 
     @activity.defn
     async def ancestry(self, ask: AncestryAsk) -> Sequence[Known]:
-        source = self._of(ask.queue)
-        return [
-            Known(older, newer, await source.is_ancestor(older, newer))
-            for older, newer in ask.pairs
-        ]
+        return await self._ancestry(self._of(ask.queue), ask.pairs)
+
+    async def _ancestry(self, source: SourceControl, pairs: Sequence[Pair]) -> list[Known]:
+        return [Known(old, new, await source.is_ancestor(old, new)) for old, new in pairs]
 
     @activity.defn
     async def promote(self, stamp: Stamp) -> Promotion:

@@ -20,6 +20,13 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    older: str
+    newer: str
+    ancestry: Ancestry
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     number: int
     uri: str
@@ -152,6 +159,8 @@ class Seen:
     named_before: bool
     confirm: float = 0
     """Seconds until the second look, where one is needed."""
+    known: tuple[Known, ...] = ()
+    """What the gate would ask next."""
 
     @property
     def is_same(self) -> bool:

@@ -52,7 +52,10 @@ async def too_late(tx: Tx, stage: Stage, build: Build, answer: Answer) -> Judged
     if said is not None and said.is_terminal and not build.status.is_terminal:
         kind = "late_verdict" if stage.next is not Next.BUILD else "answer_ignored"
         await tx.note(answer.request, kind, f"{build.id}: {said}", occurrence=f"{build.id}:{said}")
-    return Judged(Follows.SETTLED, build.status, state=stage.request.state)
+    if stage.next is Next.BUILD:
+        return Judged(Follows.AGAIN, build.status, reason="given_up")
+    cause = str(stage.request.cause or "")
+    return Judged(Follows.SETTLED, build.status, reason=cause, state=stage.request.state)
 
 
 async def progress(tx: Tx, build: Build, answer: Answer) -> Status:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import (
@@ -13,9 +13,16 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from domain.errors import Misconfigured
 from workflows.ids import SEARCH_ATTRIBUTES
+
+OURS: Final = ("activities", "domain", "extensions", "pydantic", "sqlalchemy", "stores")
+SANDBOX: Final = SandboxedWorkflowRunner(
+    restrictions=SandboxRestrictions.default.with_passthrough_modules(*OURS)
+)
+"""Messages are decoded inside the sandbox: the modules of their types must be the real ones."""
 
 
 class TemporalOut(Exception):

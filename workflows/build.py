@@ -20,7 +20,17 @@ with workflow.unsafe.imports_passed_through():
     from workflows.buildsignal import BuildSignalWorkflow
     from workflows.messages import BuildInput, RecordInput, WatchBuild
     from workflows.record import RecordWorkflow
-    from workflows.steps import attributes, child, failure_of, is_final, now_ms, once, stamp, step
+    from workflows.steps import (
+        at_hand,
+        attributes,
+        child,
+        failure_of,
+        is_final,
+        now_ms,
+        once,
+        stamp,
+        step,
+    )
 
 
 @workflow.defn
@@ -71,6 +81,8 @@ class BuildWorkflow:
         if self._ask.deadline and left <= timedelta(0):
             return await once(BuildRunnerActivities.trigger, late)
         try:
+            if stage := await at_hand(BuildRunnerActivities.trigger, ask):
+                return stage
             return await workflow.execute_activity_method(
                 BuildRunnerActivities.trigger,
                 ask,

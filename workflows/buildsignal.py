@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from stores.contract import Answer, Follows, Judged
     from workflows import policies
     from workflows.messages import WatchBuild
-    from workflows.steps import now_ms, once, stamp, step
+    from workflows.steps import at_hand, now_ms, once, stamp, step
 
 
 @workflow.defn
@@ -63,8 +63,9 @@ class BuildSignalWorkflow:
         """A timeout is judged on an answer; where there is none, by the clock."""
         ask = self._question
         asked = replace(ask, stamp=stamp(ask.stamp.fence, ask.stamp.queue))
-        if judged := await once(BuildRunnerActivities.ask_once, asked):
-            return judged
+        for ask_it in (at_hand, once):
+            if judged := await ask_it(BuildRunnerActivities.ask_once, asked):
+                return judged
         silent = Answer(ask.request, ask.attempt, None)
         return await step(StoreSteps.observe, ObserveAsk(asked.stamp, silent))
 

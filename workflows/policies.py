@@ -23,6 +23,12 @@ LOCAL: Final[dict[str, Any]] = {
 }
 """A step of the store while it is well."""
 
+AT_HAND: Final[dict[str, Any]] = {
+    "start_to_close_timeout": 5 * SECOND,
+    "retry_policy": RetryPolicy(maximum_attempts=1),
+}
+"""A first try of what is asked of a build runner: where it fails, a regular activity follows."""
+
 FOR_EVER: Final[dict[str, Any]] = {
     "start_to_close_timeout": 30 * SECOND,
     "retry_policy": BACK_OFF,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
@@ -13,9 +14,9 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from activities.queue import FailAsk, IngestAsk, Known, StoreSteps, TurnAsk
+    from activities.queue import FailAsk, IngestAsk, StoreSteps, TurnAsk
     from activities.sourcecontrol import AncestryAsk, SourceControlActivities
-    from domain.gate import Ancestry, Ask, Hold, Reason, Seen, sentence
+    from domain.gate import Ancestry, Ask, Hold, Known, Reason, Seen, sentence
     from domain.request import Cause
     from stores.contract import Failure, Stamp, Turned
     from workflows import ids, policies
@@ -84,7 +85,8 @@ class QueueWorkflow:
             seen = await self._believed()
             async with self._one_step:
                 at = self._stamp()
-                done = await step(StoreSteps.ingest, IngestAsk(at, seen))
+                done = await step(StoreSteps.ingest, IngestAsk(at, replace(seen, known=())))
+            self._learned(seen.known)
         except ActivityError as error:
             failure = failure_of(error)
             return Report(None, error=str(failure or error), kind=(failure and failure.type) or "")
@@ -124,7 +126,7 @@ class QueueWorkflow:
                 self._ask_ancestry(held)
                 held = Hold(Reason.SOURCE_CONTROL, held.request)
             else:
-                self._known.clear()  # unknown is kept for one turn
+                self._known = {}  # unknown is kept for one turn, and nothing else is asked again
             workflow.set_current_details(sentence(self._ask.queue, held))
             await self._wait(turned)
             if self._asking is not None and self._asking.done():
@@ -157,7 +159,7 @@ class QueueWorkflow:
     ) -> None:
         self._asking = None
         try:
-            self._known |= {(k.older, k.newer): k.ancestry for k in await asking}
+            self._learned(await asking)
         except ActivityError as error:
             if isinstance(step_, Hold):
                 return
@@ -165,6 +167,9 @@ class QueueWorkflow:
             failure = Failure(step_.request, Cause.PROCESSING_FAILED, detail)
             async with self._one_step:
                 await step(StoreSteps.fail, FailAsk(self._stamp(), failure))
+
+    def _learned(self, known: Sequence[Known]) -> None:
+        self._known |= {(k.older, k.newer): k.ancestry for k in known}
 
     def _should_continue(self) -> bool:
         info = workflow.info()

@@ -6,11 +6,13 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from domain.errors import NoSuchBuild, RunnerOut
 from extensions.buildrunner.contract import LOST, Order, Triggered
 
-TERMINAL = frozenset({"succeeded", "failed", "cancelled"})
+HANGING: Final = float("inf")
+TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 
 @dataclass
@@ -31,8 +33,8 @@ class FakeBuildRunner:
         self.has_own_key = own_key
         self.pushes = pushes
         self.wake: Callable[[str], Awaitable[None]] | None = None
+        # The build system itself: several runners may share it.
         self.builds = {} if builds is None else builds
-        """The build system itself; several runners may share it."""
         self.first_status = "running"
         self.verdicts: dict[str, str] = {}
         """Head to what its builds answer from the start; ``running`` until ``finish`` if unset."""
@@ -42,7 +44,6 @@ class FakeBuildRunner:
         self.cancelled: list[str] = []
         self.asked: list[str] = []
         self.released = asyncio.Event()
-        self._hanging: set[str] = set()
         self._delays: dict[str, float] = {}
         self._errors: defaultdict[str, deque[Exception]] = defaultdict(deque)
         self._lost_answers: defaultdict[str, int] = defaultdict(int)
@@ -111,7 +112,7 @@ class FakeBuildRunner:
 
     def hang(self, method: str) -> None:
         """No answer until ``released`` is set."""
-        self._hanging.add(method)
+        self._delays[method] = HANGING
 
     def delay(self, method: str, seconds: float) -> None:
         self._delays[method] = seconds
@@ -123,9 +124,8 @@ class FakeBuildRunner:
         return None
 
     async def _before(self, method: str) -> None:
-        if method in self._hanging:
-            await self.released.wait()
-        await asyncio.sleep(self._delays.get(method, 0))
+        delay = self._delays.get(method, 0)
+        await (self.released.wait() if delay == HANGING else asyncio.sleep(delay))
         if self._errors[method]:
             raise self._errors[method].popleft()
 

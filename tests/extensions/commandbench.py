@@ -15,7 +15,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from domain.settings import QueueSettings
-from extensions.buildrunner.command.run import LOGS, CommandActivities
+from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.command.runner import CommandRunner
 from extensions.buildrunner.command.workflow import CommandWorkflow
 from extensions.buildrunner.contract import Order, Triggered
@@ -50,7 +50,7 @@ class Bench:
     def runner(self) -> CommandRunner:
         return CommandRunner(
             client=self.client,
-            log_directory=self.builds / LOGS,
+            builds_directory=self.builds,
             settings_of=lambda _: self.settings,
             workflow_queue=f"{self.name}-workflows",
             builds_queue=f"{self.name}-builds",

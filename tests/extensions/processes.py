@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +15,10 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    """A zombie is not."""
+    command = ("ps", "-o", "stat=", "-p", str(pid))
+    state = subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603
+    return bool(state.strip()) and not state.startswith("Z")
 
 
 def is_written(path: Path) -> bool:

@@ -23,6 +23,7 @@ from tests.extensions.commandbench import HOUR, Bench, a_bench
 class Backend(Protocol):
     """A build system that a test can look into, and break."""
 
+    name: str
     head: str
     other_head: str
 
@@ -36,6 +37,7 @@ class FakeBackend:
     head, other_head = "a" * 40, "b" * 40
 
     def __init__(self) -> None:
+        self.name = "0" * 32
         self.builds: dict[str, FakeBuild] = {}
 
     def runner(self) -> FakeBuildRunner:
@@ -54,6 +56,7 @@ class FakeBackend:
 class CommandBackend:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
+        self.name = bench.name
         self.go = bench.folder / "go"
         self.head, self.other_head = bench.commit(a="1"), bench.commit(a="2")
         bench.runs(f"until [ -e {self.go} ]; do sleep 0.05; done", in_shell=True)
@@ -93,8 +96,7 @@ async def backend(
 
 
 def order(backend: Backend, installation: str = "", head: str = "") -> Order:
-    # Temporal is shared by all the tests: the folder of each is in its own head's commit only.
-    name = installation or f"{id(backend):032x}"
+    name = installation or backend.name
     return Order(
         key=f"{name}/request/trunk/main/1", queue="trunk/main", request=1, attempt=1,
         base_uri=None, head_uri=head or backend.head, strategy="full", wake="",
@@ -151,7 +153,7 @@ async def test_neither_another_installations_build_nor_one_of_another_head_is_fo
     runner = backend.runner()
     ours = order(backend)
     assert await runner.find(ours.key, ours.head_uri) is None
-    theirs = await runner.trigger(order(backend, installation="f" * 31 + "0" + str(id(backend))))
+    theirs = await runner.trigger(order(backend, installation=backend.name[::-1] + "f"))
     older = await runner.trigger(order(backend, head=backend.other_head))
     assert await runner.find(ours.key, ours.head_uri) is None
     new = await runner.trigger(ours)

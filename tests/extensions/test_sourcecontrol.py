@@ -198,6 +198,8 @@ async def test_no_ref_or_an_empty_repository_is_not_found(stage: Stage) -> None:
     stage.land_elsewhere("x")
     with pytest.raises(NotFound):
         await stage.source.latest()
+    with pytest.raises(NotFound):
+        await stage.source.promote(UNKNOWN, None)
 
 
 async def test_a_commit_without_a_plausible_time_is_answered_all_the_same(stage: Stage) -> None:

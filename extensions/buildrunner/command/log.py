@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
 from typing import Final
 
 CAP: Final = 10_000_000
+
+
+def log_path(builds: Path, build_id: str) -> Path:
+    return builds.absolute() / "log" / f"{build_id.rpartition('/')[2]}.log"
 
 
 class CappedLog:
@@ -17,34 +20,24 @@ class CappedLog:
         too_long = path.exists() and path.stat().st_size >= cap
         self._file = path.open("wb" if too_long else "ab", buffering=0)
         self._left = self._room = cap // 2
-        self._tail: deque[bytes] = deque()
-        self._kept = self._cut = 0
+        self._tail = bytearray()
+        self._cut = 0
+
+    def say(self, text: str) -> None:
+        self.write(f"== {text}\n".encode(errors="replace"))
 
     def write(self, output: bytes) -> None:
         first, rest = output[: self._left], output[self._left :]
         if first:
             self._file.write(first)
             self._left -= len(first)
-        if rest:
-            self._tail.append(rest)
-            self._kept += len(rest)
-        while self._kept > self._room:
-            self._shorten(self._kept - self._room)
-
-    def say(self, text: str) -> None:
-        self.write(f"== {text}\n".encode(errors="replace"))
-
-    def _shorten(self, count: int) -> None:
-        oldest = self._tail.popleft()
-        if len(oldest) > count:
-            self._tail.appendleft(oldest[count:])
-        gone = min(count, len(oldest))
-        self._kept -= gone
-        self._cut += gone
+        self._tail += rest
+        if (gone := len(self._tail) - self._room) > 0:
+            del self._tail[:gone]
+            self._cut += gone
 
     def close(self) -> None:
         if self._cut:
             self._file.write(b"\n... (%d bytes cut here) ...\n" % self._cut)
-        for output in self._tail:
-            self._file.write(output)
+        self._file.write(self._tail)
         self._file.close()

@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from domain.errors import Misconfigured, Permanent
 from domain.identity import RequestId
 from domain.settings import QueueSettings
-from extensions.buildrunner.command.log import CAP, CappedLog
+from extensions.buildrunner.command.log import CAP, CappedLog, log_path
 from extensions.buildrunner.command.workflow import NEWS
 from extensions.buildrunner.command.worktree import Wanted, checked_out
 from extensions.buildrunner.contract import Order
@@ -27,8 +27,6 @@ from extensions.gitcommand import COMMIT, GitFailed
 from extensions.leash import Leash
 from extensions.text import clean
 
-LOGS: Final = "log"
-"""The folder of logs, below that of the builds."""
 BEAT: Final = 2.0
 HANDED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER")
 _LONGEST_BACK_OFF: Final = 30
@@ -50,8 +48,8 @@ class CommandActivities:
     async def _build(self, order: Order) -> str:
         await _wake(order)
         info = activity.info()
-        build = (info.workflow_id or "").rpartition("/")[2]
-        log = CappedLog(self.builds_directory / LOGS / f"{build}.log", self.log_cap)
+        build = info.workflow_id or ""
+        log = CappedLog(log_path(self.builds_directory, build), self.log_cap)
         log.say(f"attempt {info.attempt}, {datetime.now(UTC):%F %T} UTC")
         try:
             return await self._attempt(order, build, log)
@@ -70,8 +68,8 @@ class CommandActivities:
         settings = self.settings_of(order.queue)
         argv = argv_of(settings)
         wanted = Wanted(
-            build=build,
-            about=f"{activity.info().workflow_id} of {order.queue} at {order.head_uri}: {argv}",
+            build=build.rpartition("/")[2],
+            about=f"{build} of {order.queue} at {order.head_uri}: {argv}",
             url=settings.repository,
             head=commit_of(order.head_uri),
             base=order.base_uri and commit_of(order.base_uri),

@@ -19,6 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from domain.errors import Misconfigured, NoSuchBuild, RunnerOut
 from domain.settings import QueueSettings
+from extensions.buildrunner.command.log import log_path
 from extensions.buildrunner.command.workflow import MISCONFIGURED, VERDICT, CommandWorkflow
 from extensions.buildrunner.contract import LOST, Order, Triggered
 
@@ -36,7 +37,7 @@ def build_id(key: str, head_uri: str) -> str:
 @dataclass(frozen=True)
 class CommandRunner:
     client: Client
-    log_directory: Path
+    builds_directory: Path
     settings_of: Callable[[str], QueueSettings]
     workflow_queue: str
     builds_queue: str
@@ -83,8 +84,7 @@ class CommandRunner:
                     raise
 
     def _triggered(self, build: str) -> Triggered:
-        log = self.log_directory / f"{build.removeprefix(PREFIX)}.log"
-        return Triggered(build, str(log))
+        return Triggered(build, str(log_path(self.builds_directory, build)))
 
     async def _describe(self, build: str) -> WorkflowExecutionDescription | None:
         with _answered():

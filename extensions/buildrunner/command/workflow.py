@@ -30,7 +30,7 @@ class CommandWorkflow:
             verdict = await self._build(order, builds_queue)
         except (ActivityError, asyncio.CancelledError) as error:
             cause = error.__cause__
-            if isinstance(cause, ApplicationError):
+            if isinstance(cause, ApplicationError) and cause.non_retryable:
                 await self._tell(order, {VERDICT: MISCONFIGURED, MISCONFIGURED: cause.message})
                 raise
             # Cancelled before it was started, or nobody waits for it any more.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import shutil
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from extensions.gitcommand import GitCommand, GitFailed, check_url
 FETCH_TIMEOUT: Final = 30 * 60
 CHECKOUT_TIMEOUT: Final = 15 * 60
 _TRY_LOCK_EVERY: Final = 0.2
+_STALE: Final = 10 * 60
 # git may pack what piles up, but in sight of whoever holds the lock.
 _QUIET: Final = ("-c", "gc.autoDetach=false", "-c", "maintenance.autoDetach=false")
 
@@ -62,6 +64,7 @@ async def _add(builds: Path, wanted: Wanted, tree: Path) -> None:
         specs.append(f"+{wanted.base}:refs/lastgreen/base")
     fetch = (*_QUIET, "fetch", "--quiet", "--depth=1", "--no-tags", "--", wanted.url, *specs)
     async with _locked(store):
+        _unlock(store)
         await git.run("init", "--quiet", "--bare", "--template=")
         await git.run("worktree", "prune")
         await git.run(*fetch, timeout=FETCH_TIMEOUT)
@@ -78,6 +81,14 @@ async def _locked(store: Path) -> AsyncIterator[None]:
         while not _is_ours(lock.fileno()):  # noqa: ASYNC110 (other processes take it too)
             await asyncio.sleep(_TRY_LOCK_EVERY)
         yield
+
+
+def _unlock(store: Path) -> None:
+    """We are alone here: an old lock of git's is that of one that was killed."""
+    for lock in (*store.glob("*.lock"), *store.glob("refs/lastgreen/*.lock")):
+        with suppress(FileNotFoundError):
+            if time.time() - lock.stat().st_mtime > _STALE:
+                lock.unlink()
 
 
 def _is_ours(lock: int) -> bool:
@@ -126,7 +137,7 @@ def ended_by_the_leash(builds: Path) -> list[str]:
     """What ran when its worker ended without a word; each is said once, and tidied up."""
     ended = []
     for path in sorted((builds / "running").glob("*")):
-        with path.open(encoding="utf-8") as note:
+        with suppress(FileNotFoundError), path.open(encoding="utf-8") as note:
             if _is_ours(note.fileno()):
                 ended.append(note.read())
                 _remove(_folder(builds, "work") / path.name)
