@@ -56,7 +56,7 @@ class BuildRunnerActivities:
     async def trigger(self, ask: TriggerAsk) -> Stage:
         """Find the attempt's build, or start it; where the request stands afterwards."""
         stage = await self._stage(ask)
-        if ask.driven:
+        if ask.driven and stage.build is not None and stage.next is not Next.NOTHING:
             await self._store.note(
                 ask.stamp,
                 Happening(ask.stamp.queue, str(ask.request), "driven_again", ask.driven, 0),

@@ -96,8 +96,10 @@ class StoreSteps:
         return await self._store.fail(ask.stamp, ask.failure, settings)
 
     @activity.defn
-    async def facts(self, ask: RequestAsk) -> Recorded:
+    async def facts(self, ask: RequestAsk) -> Recorded | None:
         recorded = await self._store.facts(ask.stamp, ask.request)
+        if recorded is None:
+            return None
         settings = settings_or_none(self._config, ask.stamp.queue)
         has_target = settings is not None and settings.promote is not None
         return replace(recorded, has_target=has_target)

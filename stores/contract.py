@@ -279,11 +279,16 @@ class Writer(Protocol):
 
     async def build_row(self, stamp: Stamp, build: Build, *, found: bool) -> None: ...
     async def observe(self, stamp: Stamp, answer: Answer, settings: QueueSettings) -> Judged: ...
-    async def fail(self, stamp: Stamp, failure: Failure, settings: QueueSettings | None) -> Request | None:
+    async def fail(
+        self, stamp: Stamp, failure: Failure, settings: QueueSettings | None
+    ) -> Request | None:
         """What stands: a terminal request stays as it is; None, and a dead letter, if none is."""
         ...
 
-    async def facts(self, stamp: Stamp, number: int) -> Recorded: ...
+    async def facts(self, stamp: Stamp, number: int) -> Recorded | None:
+        """None: there is no verdict to record."""
+        ...
+
     async def announce(
         self,
         stamp: Stamp,

@@ -156,11 +156,13 @@ class SqlStore(SqlReader):
                 return None
             return await the_request(tx.connection, tx.queue, number)
 
-    async def facts(self, stamp: Stamp, number: int) -> Recorded:
+    async def facts(self, stamp: Stamp, number: int) -> Recorded | None:
         async with self._write(stamp) as tx:
             request = await the_request(tx.connection, tx.queue, number)
             if not request.state.is_terminal:
                 raise Invariant(f"request/{tx.queue}/{number} is {request.state} at record")
+            if request.cause is None or not request.cause.has_verdict:
+                return None
             created = await _write_fact(tx, request)
             fact = await facts_at(tx.connection, tx.queue, request.uri)
             if fact is None:

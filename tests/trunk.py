@@ -12,7 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
@@ -35,9 +40,12 @@ from stores.write import SqlStore
 from wiring.parts import WORKFLOWS, Extensions, Parts, TaskQueues
 from wiring.temporal import SANDBOX
 from wiring.wake import Waker
-from workflows import ids
-from workflows.messages import Report
+from workflows import ids, policies
+from workflows.build import BuildWorkflow
+from workflows.messages import BuildInput, RecordInput, Report, WatchInput
 from workflows.queue import QueueWorkflow
+from workflows.record import RecordWorkflow
+from workflows.watch import WatchWorkflow
 
 NUMBERS = itertools.count(1)
 PATIENCE = 20.0
@@ -92,6 +100,27 @@ class Trunk:
             assert report.request is not None, report
             requests.append(report.request)
         return requests
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[WorkflowHandle[WatchWorkflow, None]]:
+        """Its remote is watched meanwhile; all watches share one task queue."""
+        remote = self.config.get(self.queue).repository
+        worker = Worker(
+            self.client,
+            task_queue=policies.WATCH_QUEUE,
+            activities=[self.parts.watches().watch],
+            interceptors=[Failures()],
+            graceful_shutdown_timeout=timedelta(0),
+        )
+        async with worker:
+            handle = await self.client.start_workflow(
+                WatchWorkflow.run,
+                WatchInput(self.fence, remote),
+                id=ids.watch(remote),
+                task_queue=self.queue,
+            )
+            yield handle
+            await handle.terminate()
 
     async def poke(self) -> None:
         await self.parts.waker.head_moved(self.fence, self.queue)
@@ -155,15 +184,39 @@ class Trunk:
         return list(known.values())
 
     async def details(self) -> str:
-        description = await self.handle.describe()
         metadata = await self.handle.query("__temporal_workflow_metadata")
-        return str(metadata["currentDetails"]) + (await description.static_summary() or "")
+        return str(metadata.current_details)
 
     async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
         limit = time.monotonic() + PATIENCE
         while not await reached():
             assert time.monotonic() < limit, await self._what_stands()
             await asyncio.sleep(0.02)
+
+    async def drive(self, number: int) -> None:
+        """Run the request's own workflow once more, as a queue does that finds it owed."""
+        request = await self.store.request(self.queue, number)
+        with suppress(WorkflowFailureError, RPCError):
+            await self.client.get_workflow_handle(ids.build(self.queue, number)).result()
+        await self.client.execute_workflow(
+            BuildWorkflow.run,
+            BuildInput(
+                self.fence, self.queue, number, request.uri, request.deadline_at or 0, again=True
+            ),
+            id=ids.build(self.queue, number),
+            task_queue=self.queue,
+        )
+
+    async def record(self, number: int) -> None:
+        """Hand the request to record once more, by mistake or after a crash."""
+        request = await self.store.request(self.queue, number)
+        message = RecordInput(self.fence, self.queue, number, request.uri, request.state)
+        await self.client.execute_workflow(
+            RecordWorkflow.run,
+            message,
+            id=f"{ids.record(self.queue, number)}/again",
+            task_queue=self.queue,
+        )
 
     async def _what_stands(self) -> str:
         """For a person who wonders why a test waits."""
@@ -243,7 +296,7 @@ def trunk_worker(trunk: Trunk) -> Worker:
         task_queue=trunk.queue,
         workflows=WORKFLOWS,
         workflow_runner=SANDBOX,
-        activities=[*trunk.parts.activities(), trunk.parts.watches().watch],
+        activities=trunk.parts.activities(),
         interceptors=[Failures()],
         graceful_shutdown_timeout=timedelta(0),
     )
@@ -253,12 +306,14 @@ def trunk_worker(trunk: Trunk) -> Worker:
 async def running_trunk(client: Client, folder: Path, **settings: Any) -> AsyncIterator[Trunk]:
     """Its own store, task queue and worker; the server is shared."""
     trunk = await make_trunk(client, folder, **settings)
-    async with trunk_worker(trunk):
-        try:
-            yield trunk
-        finally:
-            await trunk.end_all()
-    await trunk.parts.engine.dispose()
+    try:
+        async with trunk_worker(trunk):
+            try:
+                yield trunk
+            finally:
+                await trunk.end_all()
+    finally:
+        await trunk.parts.engine.dispose()
 
 
 __all__ = ["Seen", "Trunk", "WorkflowExecutionStatus", "make_trunk", "running_trunk"]

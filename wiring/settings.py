@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from domain.errors import StoreOut
+from extensions.queueconfig.contract import QueueConfig
+from extensions.queueconfig.toml import TomlConfig
+from stores import schema
+from stores.contract import Reader
+from stores.engine import open_engine
+from stores.read import SqlReader
+
+CONFIG: Final = "lastgreen.toml"
 
 
 class Settings(BaseSettings):
@@ -14,11 +27,51 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LASTGREEN_", extra="ignore")
 
     data: Path = Field(default=Path(".lastgreen"), description="folder for store, mirrors and logs")
-    config: Path = Field(default=Path("lastgreen.toml"), description="queues")
+    config: Path | None = Field(default=None, description=f"queues; default: {CONFIG}")
     database_url: str | None = Field(default=None, description="default: SQLite in the data folder")
     builds: int = Field(default=2, ge=1, le=64, description="builds at a time on this machine")
     namespace: str | None = None
 
     @property
+    def store_file(self) -> Path:
+        return self.data.absolute() / "store.db"
+
+    @property
     def store_url(self) -> str:
-        return self.database_url or f"sqlite+aiosqlite:///{self.data.absolute() / 'store.db'}"
+        return self.database_url or f"sqlite+aiosqlite:///{self.store_file}"
+
+    @property
+    def written_config(self) -> Path:
+        """What ``up --repository`` makes of its options."""
+        return self.data / CONFIG
+
+    def queues(self) -> QueueConfig:
+        """The file that was named, else the one here, else the one ``up --repository`` wrote."""
+        here = Path(CONFIG)
+        written = self.written_config.exists() and not here.exists()
+        return TomlConfig(self.config or (self.written_config if written else here))
+
+
+@asynccontextmanager
+async def reading(settings: Settings) -> AsyncIterator[Reader]:
+    """The store alone: no server and no worker is needed to ask."""
+    if settings.database_url is None and not settings.store_file.is_file():
+        raise StoreOut(
+            f"there is no store in {settings.data.absolute()}: name its folder with --data, or "
+            "make one with `lastgreen up`"
+        )
+    engine = open_engine(settings.store_url)
+    try:
+        await schema.check(engine)
+        yield SqlReader(engine)
+    finally:
+        await engine.dispose()
+
+
+async def upgrade(settings: Settings, now_ms: int) -> str:
+    settings.store_file.parent.mkdir(parents=True, exist_ok=True)
+    engine = open_engine(settings.store_url)
+    try:
+        return await schema.upgrade(engine, now_ms)
+    finally:
+        await engine.dispose()

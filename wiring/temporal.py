@@ -18,7 +18,10 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from domain.errors import Misconfigured
 from workflows.ids import SEARCH_ATTRIBUTES
 
-OURS: Final = ("activities", "domain", "extensions", "pydantic", "sqlalchemy", "stores")
+OURS: Final = (
+    *("activities", "domain", "extensions", "pydantic", "sqlalchemy", "stores"),
+    *("workflows.ids", "workflows.messages", "workflows.policies"),
+)
 SANDBOX: Final = SandboxedWorkflowRunner(
     restrictions=SandboxRestrictions.default.with_passthrough_modules(*OURS)
 )

@@ -6,14 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from activities.buildrunner import BuildRunnerActivities, Question, TriggerAsk
     from activities.failures import BUDGET_SPENT
     from activities.queue import FailAsk, StoreSteps
     from domain.build import LOST
-    from domain.errors import Fenced
     from domain.request import Cause, State
     from stores.contract import Build, Failure, Follows, Judged, Next, Stage, Stamp
     from workflows import ids, policies
@@ -25,11 +24,13 @@ with workflow.unsafe.imports_passed_through():
         attributes,
         child,
         failure_of,
+        is_fenced,
         is_final,
         now_ms,
         once,
         stamp,
         step,
+        why,
     )
 
 
@@ -74,6 +75,7 @@ class BuildWorkflow:
     async def _trigger(self, *, lost: bool) -> Stage | None:
         """None: the deadline passed, and the runner did not answer one last time."""
         self._cause = Cause.TRIGGER_FAILED
+        workflow.set_current_details("waits for the build runner to start a build")
         left = timedelta(milliseconds=self._ask.deadline - now_ms())
         driven = workflow.info().run_id if self._ask.again else ""
         ask = TriggerAsk(self._stamp(), self._ask.request, lost=lost, driven=driven)
@@ -90,7 +92,7 @@ class BuildWorkflow:
                 summary="find or trigger the build",
                 **policies.RUNNER,
             )
-        except ActivityError as error:
+        except FailureError as error:
             if is_final(error) or now_ms() < self._ask.deadline - policies.ALMOST_MS:
                 raise
             return await once(BuildRunnerActivities.trigger, late)
@@ -98,6 +100,7 @@ class BuildWorkflow:
     async def _watch(self, stage: Stage, build: Build) -> Judged:
         self._cause = Cause.PROCESSING_FAILED
         ask = self._ask
+        workflow.set_current_details(f"waits for the verdict of build `{build.id}`: {build.url}")
         question = Question(
             self._stamp(),
             ask.request,
@@ -117,12 +120,11 @@ class BuildWorkflow:
 
     async def _fail_closed(self, error: FailureError) -> State | None:
         """What cannot finish must neither hold its slot nor count as green."""
-        failure = failure_of(error)
-        if failure is not None and failure.type == Fenced.__name__:
+        if is_fenced(error):
             return None
         if self._cause is Cause.PROCESSING_FAILED and _is_spent(error):
             self._cause = Cause.POLLING_EXHAUSTED
-        state = await self._fail(str(failure or error))
+        state = await self._fail(why(error))
         if self._build is not None:
             await self._cancel(self._build)
         return state
@@ -138,7 +140,7 @@ class BuildWorkflow:
         )
         try:
             await once(BuildRunnerActivities.cancel, question)
-        except ActivityError:
+        except FailureError:
             workflow.logger.warning("the build could not be cancelled")
 
     def _stamp(self) -> Stamp:

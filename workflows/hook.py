@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from activities.hooks import DeliverAsk, HookActivities
@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from stores.contract import Delivery
     from workflows import policies
     from workflows.messages import HookInput
-    from workflows.steps import failure_of, stamp, step
+    from workflows.steps import stamp, step, why
 
 
 @workflow.defn
@@ -50,7 +50,7 @@ class HookWorkflow:
                     summary=f"{delivery.event.type} to {delivery.sink}",
                     **policies.SINK,
                 )
-            except ActivityError as error:
-                last = str(failure_of(error) or error)
+            except FailureError as error:
+                last = why(error)
                 dead = DeliverAsk(ask.stamp, replace(delivery, last_error=last))
                 await step(HookActivities.bury, dead)

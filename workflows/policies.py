@@ -77,6 +77,7 @@ WATCH: Final[dict[str, Any]] = {
     "task_queue": WATCH_QUEUE,
 }
 
+STANDS_STILL: Final = 30 * SECOND
 REPORT_WAIT: Final = 30 * SECOND
 DRIVE_AGAIN_MS: Final = 5 * 60_000
 CHILD_AGAIN: Final = SECOND

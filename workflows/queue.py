@@ -9,9 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import (
-    ActivityError,
-)
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from activities.queue import FailAsk, IngestAsk, StoreSteps, TurnAsk
@@ -22,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import ids, policies
     from workflows.drive import Drive
     from workflows.messages import QueueInput, Report
-    from workflows.steps import failure_of, now_ms, stamp, step
+    from workflows.steps import failure_of, is_fenced, now_ms, stamp, step, why
 
 
 @workflow.defn
@@ -65,8 +63,10 @@ class QueueWorkflow:
         gate = asyncio.create_task(self._gate_for_ever())
         await workflow.wait_condition(lambda: gate.done() or looks.done())
         if looks.done():
-            await looks
+            await looks  # a defect: fails the task, and is tried again
         await gate
+        if not self._should_continue():
+            return  # fenced
         await workflow.wait_condition(
             lambda: workflow.all_handlers_finished() and self._looked >= self._asked
         )
@@ -87,7 +87,7 @@ class QueueWorkflow:
                 at = self._stamp()
                 done = await step(StoreSteps.ingest, IngestAsk(at, replace(seen, known=())))
             self._learned(seen.known)
-        except ActivityError as error:
+        except FailureError as error:
             failure = failure_of(error)
             return Report(None, error=str(failure or error), kind=(failure and failure.type) or "")
         return Report(ids.build(self._ask.queue, done.request), is_new=done.is_new)
@@ -117,8 +117,9 @@ class QueueWorkflow:
         while not self._should_continue():
             self._woken = False
             known = tuple(Known(a, b, answer) for (a, b), answer in self._known.items())
-            async with self._one_step:
-                turned = await step(StoreSteps.turn, TurnAsk(self._stamp(), known))
+            turned = await self._turn(known)
+            if turned is None:
+                return
             for owed in turned.owed:
                 await self._drive(owed)
             held = turned.step
@@ -131,6 +132,18 @@ class QueueWorkflow:
             await self._wait(turned)
             if self._asking is not None and self._asking.done():
                 await self._learn(turned.step, self._asking)
+
+    async def _turn(self, known: tuple[Known, ...]) -> Turned | None:
+        """None: a newer epoch has taken over. What is refused stands still, and says so."""
+        while True:
+            try:
+                async with self._one_step:
+                    return await step(StoreSteps.turn, TurnAsk(self._stamp(), known))
+            except FailureError as error:
+                if is_fenced(error):
+                    return None
+                workflow.set_current_details(f"stands still: {why(error)}")
+                await workflow.sleep(policies.STANDS_STILL, summary="try the gate again")
 
     async def _wait(self, turned: Turned) -> None:
         left = turned.wake_at and timedelta(milliseconds=max(turned.wake_at - now_ms(), 0))
@@ -160,10 +173,10 @@ class QueueWorkflow:
         self._asking = None
         try:
             self._learned(await asking)
-        except ActivityError as error:
+        except FailureError as error:
             if isinstance(step_, Hold):
                 return
-            detail = str(failure_of(error) or error)
+            detail = why(error)
             failure = Failure(step_.request, Cause.PROCESSING_FAILED, detail)
             async with self._one_step:
                 await step(StoreSteps.fail, FailAsk(self._stamp(), failure))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from activities.queue import AnnounceAsk, FailAsk, RequestAsk, StoreSteps
@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from stores.contract import Failure, Happening
     from workflows import policies
     from workflows.messages import RecordInput
-    from workflows.steps import failure_of, stamp, step
+    from workflows.steps import stamp, step, why
 
 
 @workflow.defn
@@ -25,9 +25,11 @@ class RecordWorkflow:
     async def run(self, ask: RecordInput) -> None:
         try:
             recorded = await step(StoreSteps.facts, self._request())
-        except ActivityError as error:
+        except FailureError as error:
             # The request goes on owing its record: the queue drives it again until it is written.
             await step(StoreSteps.dead_letter_record, self._failure(error))
+            return
+        if recorded is None:
             return
         promotion = None
         if recorded.is_green and recorded.has_target:
@@ -44,9 +46,9 @@ class RecordWorkflow:
                 summary="point the promotion ref at the newest green commit",
                 **policies.SOURCE_CONTROL,
             )
-        except ActivityError as error:
+        except FailureError as error:
             await step(StoreSteps.dead_letter_promotion, self._failure(error))
-            return self._happened("promotion_failed", str(failure_of(error) or error))
+            return self._happened("promotion_failed", why(error))
         return self._told(done)
 
     def _told(self, done: Promotion) -> Happening:
@@ -60,7 +62,7 @@ class RecordWorkflow:
     def _request(self) -> RequestAsk:
         return RequestAsk(stamp(self._ask.fence, self._ask.queue), self._ask.request)
 
-    def _failure(self, error: ActivityError) -> FailAsk:
-        detail = str(failure_of(error) or error)
+    def _failure(self, error: FailureError) -> FailAsk:
+        detail = why(error)
         failure = Failure(self._ask.request, Cause.PROCESSING_FAILED, detail)
         return FailAsk(stamp(self._ask.fence, self._ask.queue), failure)

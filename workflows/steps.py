@@ -7,9 +7,15 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
-from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import (
+    ApplicationError,
+    FailureError,
+    WorkflowAlreadyStartedError,
+    is_cancelled_exception,
+)
 
 with workflow.unsafe.imports_passed_through():
+    from domain.errors import Fenced
     from domain.identity import Fence
     from domain.request import State
     from stores.contract import Stamp
@@ -33,16 +39,28 @@ def failure_of(error: BaseException | None) -> ApplicationError | None:
     return error
 
 
-def is_final(error: ActivityError) -> bool:
+def why(error: BaseException) -> str:
+    """What a person reads: the innermost failure's own words."""
     failure = failure_of(error)
-    return failure is not None and failure.non_retryable
+    return failure.message if failure is not None else str(error)
+
+
+def is_fenced(error: FailureError) -> bool:
+    """The store has a newer epoch: whoever runs under the old one ends."""
+    failure = failure_of(error)
+    return failure is not None and failure.type == Fenced.__name__
+
+
+def is_final(error: FailureError) -> bool:
+    failure = failure_of(error)
+    return is_cancelled_exception(error) or (failure is not None and failure.non_retryable)
 
 
 async def step(do: Callable[[Any, Any], Awaitable[T]], message: object) -> T:
     """Local while the store is well, else regular: an outage is seen, and blocks no signal."""
     try:
         return await workflow.execute_local_activity_method(do, message, **policies.LOCAL)
-    except ActivityError as error:
+    except FailureError as error:
         if is_final(error):
             raise
         return await workflow.execute_activity_method(do, message, **policies.FOR_EVER)
@@ -52,7 +70,7 @@ async def at_hand(do: Callable[[Any, Any], Awaitable[T]], message: object) -> T 
     """One quick local try, which costs the least when all is well; None when it did not answer."""
     try:
         return await workflow.execute_local_activity_method(do, message, **policies.AT_HAND)
-    except ActivityError as error:
+    except FailureError as error:
         if is_final(error):
             raise
         return None
@@ -62,7 +80,7 @@ async def once(do: Callable[[Any, Any], Awaitable[T]], message: object) -> T | N
     """One call; None when there was no answer. What can never be answered is raised."""
     try:
         return await workflow.execute_activity_method(do, message, **policies.ONCE)
-    except ActivityError as error:
+    except FailureError as error:
         if is_final(error):
             raise
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -115,9 +116,10 @@ def _queues(path: Path, text: str, file: ConfigFile) -> dict[str, QueueSettings]
     queues: dict[str, QueueSettings] = {}
     for index, queue in enumerate(file.queue):
         try:
-            settings = queue.settings()
-            if settings.name in queues:
-                raise Malformed(f"name: queue {settings.name!r} is configured twice")
+            settings = replace(
+                queue.settings(), repository=_absolute(path.parent, queue.repository)
+            )
+            _check_new(settings.name, queues)
         except Malformed as error:
             key = re.split(r"\W", str(error), maxsplit=1)[0]
             raise Malformed(f"{path}:{_line(text, index, key)}: {error}") from error
@@ -127,6 +129,17 @@ def _queues(path: Path, text: str, file: ConfigFile) -> dict[str, QueueSettings]
     except Malformed as error:
         raise Malformed(f"{path}: {error}") from error
     return queues
+
+
+def _absolute(folder: Path, repository: str) -> str:
+    """A path is meant from where the file is; an address (a scheme, or host:path) stays."""
+    is_path = ":" not in repository.split("/", 1)[0] and not repository.startswith("-")
+    return str((folder / repository).absolute()) if is_path else repository
+
+
+def _check_new(name: str, queues: dict[str, QueueSettings]) -> None:
+    if name in queues:
+        raise Malformed(f"name: queue {name!r} is configured twice")
 
 
 def _explain(path: Path, text: str, error: ValidationError) -> str:

@@ -204,14 +204,14 @@ class Watcher:
 
     @workflow.run
     async def run(self) -> None:
-        await workflow.wait_condition(lambda: self.heard == 2)
+        await workflow.wait_condition(lambda: self.heard == 1)
 
     @workflow.signal
     def news(self) -> None:
         self.heard += 1
 
 
-async def test_the_watcher_is_woken_at_the_start_and_when_the_verdict_can_be_read(
+async def test_the_watcher_is_woken_when_the_verdict_can_be_read(
     bench: Bench,
 ) -> None:
     bench.runs("false")

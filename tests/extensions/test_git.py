@@ -51,7 +51,7 @@ async def test_promotion_fetches_first_and_sends_nothing_that_the_remote_has(
     commands: list[tuple[str, ...]] = []
     run = GitCommand.run
 
-    async def noted(self: GitCommand, *arguments: str, **options: Any) -> str:  # noqa: ANN401
+    async def noted(self: GitCommand, *arguments: str, **options: Any) -> str:
         commands.append(arguments)
         if "push" in arguments:
             remote.land("landed between fetch and push")

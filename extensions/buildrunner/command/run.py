@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
@@ -14,13 +14,11 @@ from typing import Final
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
 
 from domain.errors import Misconfigured, Permanent
 from domain.identity import RequestId
 from domain.settings import QueueSettings
 from extensions.buildrunner.command.log import CAP, CappedLog, log_path
-from extensions.buildrunner.command.workflow import NEWS
 from extensions.buildrunner.command.worktree import Wanted, checked_out
 from extensions.buildrunner.contract import Order
 from extensions.gitcommand import COMMIT, GitFailed
@@ -46,7 +44,6 @@ class CommandActivities:
         return await _until_told(self._build(order))
 
     async def _build(self, order: Order) -> str:
-        await _wake(order)
         info = activity.info()
         build = info.workflow_id or ""
         log = CappedLog(log_path(self.builds_directory, build), self.log_cap)
@@ -173,14 +170,6 @@ async def _beat() -> None:
     while True:
         activity.heartbeat()
         await asyncio.sleep(BEAT)
-
-
-async def _wake(order: Order) -> None:
-    """Says that it runs; who is not told finds out by asking."""
-    if order.wake:
-        with suppress(RPCError):
-            watcher = activity.client().get_workflow_handle(order.wake)
-            await watcher.signal(NEWS, rpc_timeout=timedelta(seconds=5))
 
 
 def _again(text: str, kind: str) -> ApplicationError:

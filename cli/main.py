@@ -1,0 +1,87 @@
+"""The command `lastgreen`, and what its exit codes mean."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from cli.verb import Verb, add
+from cli.verbs import act, ask, demo, up
+from domain.errors import Malformed, Misconfigured, NotFound, Refused, SourceControlOut, StoreOut
+from domain.fact import Exit
+from wiring.temporal import TemporalOut
+
+CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (Malformed, Exit.USAGE),
+    (NotFound, Exit.USAGE),
+    (Misconfigured, Exit.USAGE),
+    (Refused, Exit.NOT_ALLOWED),
+    (TemporalOut, Exit.UNREACHABLE),
+    (StoreOut, Exit.UNREACHABLE),
+    (SourceControlOut, Exit.UNREACHABLE),
+    (KeyboardInterrupt, 130),
+    (asyncio.CancelledError, 143),
+    (Abort, 130),
+)
+
+app = typer.Typer(
+    help="At which commit is this trunk green?",
+    epilog="Exit codes: 0 green or done, 1 broken, 2 usage, 3 unknown, 4 not allowed, 8 pending, "
+    "69 store or Temporal unreachable, 70 internal error.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+db = typer.Typer(help="The store's schema.", no_args_is_help=True)
+VERBS: Final[tuple[Verb, ...]] = (
+    *(up.up, demo.demo, act.worker, act.check, act.report),
+    *(ask.queues, ask.status, ask.requests, ask.show, ask.last_green, ask.is_green),
+)
+for verb in VERBS:
+    add(app, verb)
+add(db, act.upgrade)
+app.add_typer(db, name="db")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code: an internal error is 70, and never 1."""
+    try:
+        return int(app(list(arguments), prog_name="lastgreen", standalone_mode=False) or 0)
+    except TyperException as error:
+        return _say(error.format_message() or "see --help", error.exit_code)
+    except BaseException as error:  # noqa: BLE001 - the last place that can say what happened
+        if "--debug" in arguments:
+            traceback.print_exception(error)
+        for kind, code in CODES:
+            if isinstance(error, kind):
+                return _say(str(error), code)
+        hint = "" if "--debug" in arguments else "; --debug shows where"
+        return _say(f"internal error: {type(error).__name__}: {error}{hint}", Exit.INTERNAL)
+
+
+def main() -> None:
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            code = code or 1
+    # Not sys.exit: after a refused connection Temporal's threads can crash an ending interpreter.
+    os._exit(code)
+
+
+def _say(text: str, code: int) -> int:
+    if text:
+        print(f"lastgreen: {text}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

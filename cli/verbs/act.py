@@ -1,0 +1,140 @@
+"""Verbs for whoever runs the pieces apart, and for a hook that reports a head."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from datetime import timedelta
+from typing import Final
+
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError
+
+from cli.output import say, show_json, show_table
+from cli.verb import Here
+from cli.verbs.ask import QueueName
+from cli.verbs.up import check_queue
+from domain.fact import Exit
+from domain.identity import Fence, queue_name
+from extensions.gitcommand import redact
+from stores import schema
+from wiring import embedded
+from wiring.parts import make_parts
+from wiring.settings import reading
+from wiring.settings import upgrade as upgrade_store
+from wiring.temporal import TemporalOut, check_search_attributes, connect
+from worker import workers
+from workflows import ids, policies
+from workflows.messages import QueueInput, Report
+from workflows.queue import QueueWorkflow
+
+WAIT: Final = policies.REPORT_WAIT + timedelta(seconds=10)
+"""The queue answers in time, also when its look does not: longer means that nobody works."""
+OF_KIND: Final = {
+    "pending": Exit.PENDING,
+    "NotFound": Exit.USAGE,
+    "Malformed": Exit.USAGE,
+    "Misconfigured": Exit.USAGE,
+    "BudgetSpent": Exit.UNREACHABLE,
+    "SourceControlOut": Exit.UNREACHABLE,
+    "StoreOut": Exit.UNREACHABLE,
+}
+
+
+async def report(here: Here, queue: QueueName) -> int:
+    """Have a queue look at its ref now; prints the request of the head."""
+    settings = here.settings
+    name = queue_name(queue)
+    _ = settings.queues().get(name)
+    async with reading(settings) as reader:
+        fence = await reader.fence()
+    answer = await _report(await _client(here), fence, name)
+    if here.json:
+        show_json(answer)
+    elif answer.request:
+        print(answer.request)
+    if answer.request is None:
+        say(f"lastgreen: {answer.error}")
+    return Exit.GREEN if answer.request else OF_KIND.get(answer.kind, Exit.INTERNAL)
+
+
+async def _report(client: Client, fence: Fence, queue: str) -> Report:
+    start = WithStartWorkflowOperation(
+        QueueWorkflow.run,
+        QueueInput(fence, queue),
+        id=ids.queue(queue),
+        task_queue=policies.MAIN_QUEUE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        static_summary=f"validates {queue}",
+    )
+    try:
+        return await client.execute_update_with_start_workflow(
+            QueueWorkflow.report_head, start_workflow_operation=start, rpc_timeout=WAIT
+        )
+    except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+        raise TemporalOut(
+            f"no worker answered for queue {queue}: start `lastgreen up` or `lastgreen worker`"
+        ) from error
+
+
+async def _client(here: Here) -> Client:
+    """The server named in the environment, else the one that `up` runs for this data folder."""
+    note = embedded.noted(here.settings.data)
+    own = note.address if note and "TEMPORAL_ADDRESS" not in os.environ else None
+    return await connect(own, here.settings.namespace)
+
+
+async def worker(here: Here) -> int:
+    """Work for a Temporal server that runs elsewhere, until told to end."""
+    settings = here.settings
+    config = settings.queues()
+    names = ", ".join(queue.name for queue in config.list())
+    client = await connect(None, settings.namespace)
+    await check_search_attributes(client)
+    parts = make_parts(client, config, settings.data, settings.store_url)
+    try:
+        await schema.check(parts.engine)
+        fence = await parts.store.fence()
+        async with workers(client, parts, settings.builds):
+            await embedded.start_queues(client, parts, fence)
+            say(f"works for {names} at {client.service_client.config.target_host}")
+            await asyncio.Event().wait()
+    finally:
+        await parts.engine.dispose()
+    return Exit.GREEN
+
+
+async def check(here: Here) -> int:
+    """Read the configuration and say what is wrong with it, by file, line and key."""
+    settings = here.settings
+    config = settings.queues()
+    queues = config.list()
+    unused = await Client.connect("127.0.0.1:1", lazy=True)
+    parts = make_parts(unused, config, settings.data, settings.store_url)
+    for queue in queues:
+        check_queue(queue)
+        _ = parts.extensions.runners(queue.runner)
+        _ = [parts.extensions.sinks(route.sink) for route in queue.hooks]
+    if here.json:
+        show_json(queues)
+        return Exit.GREEN
+    rows = [(q.name, redact(q.repository), q.ref, q.promote or "-", q.runner) for q in queues]
+    show_table(("queue", "repository", "ref", "promotes to", "runner"), rows)
+    return Exit.GREEN
+
+
+async def upgrade(here: Here) -> int:
+    """Bring the store to the schema of this program, keeping every row."""
+    version = await upgrade_store(here.settings, int(time.time() * 1000))
+    if here.json:
+        show_json({"schema": version})
+    else:
+        say(f"the store's schema is {version}")
+    return Exit.GREEN

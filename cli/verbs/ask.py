@@ -1,0 +1,199 @@
+"""What the store can tell: no server and no worker is needed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated, Any
+
+import typer
+
+from cli.output import NONE, plain, request_id, say, short, show_json, show_table, when
+from cli.verb import Here
+from domain.errors import Malformed, Misconfigured, NotFound, StoreOut
+from domain.fact import Exit, answer
+from domain.identity import RequestId, commit_uri, queue_name
+from domain.request import State
+from domain.settings import QueueSettings
+from extensions.gitcommand import redact
+from stores.contract import QueueState, Reader, Request
+from wiring.settings import reading
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Such as monorepo/main")]
+AnyQueue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Default: all of them")]
+Only = Annotated[State | None, typer.Option("--state", help="Only those in this state")]
+Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first")]
+
+
+async def queues(here: Here) -> int:
+    """Queues that are configured, or known from before."""
+    configured, known = configured_queues(here), set[str]()
+    with suppress(*([StoreOut] if configured else [])):
+        async with reading(here.settings) as reader:
+            known = set(await reader.queues())
+    found = [_about(name, configured.get(name)) for name in sorted(known | configured.keys())]
+    if here.json:
+        show_json(found)
+    else:
+        rows = [tuple(text or NONE for text in queue.values()) for queue in found]
+        show_table(("queue", "repository", "ref", "promotes to"), rows)
+    return Exit.GREEN
+
+
+async def status(here: Here, queue: AnyQueue = None) -> int:
+    """Where a queue stands: its head, its last green, what runs and what waits."""
+    async with reading(here.settings) as reader:
+        names = [await known(here, reader, queue)] if queue else await reader.queues()
+        states = [await reader.queue(name) for name in names]
+    if here.json:
+        show_json([_state(state) for state in states])
+        return Exit.GREEN
+    columns = ("queue", "latest", "state", "last green", "in flight", "waiting", "paused")
+    show_table(columns, [_state_row(state) for state in states])
+    return Exit.GREEN
+
+
+async def requests(here: Here, queue: QueueName, state: Only = None, limit: Limit = 20) -> int:
+    """Requests of a queue, newest first."""
+    async with reading(here.settings) as reader:
+        name = await known(here, reader, queue)
+        found = await reader.requests(name, state=state, limit=limit)
+    if here.json:
+        show_json(found)
+        return Exit.GREEN
+    columns = ("request", "commit", "state", "cause", "strategy", "base", "accepted", "ended")
+    show_table(columns, [_request_row(request) for request in found])
+    return Exit.GREEN
+
+
+async def show(
+    here: Here,
+    request: Annotated[str, typer.Argument(help="Such as request/monorepo/main/7")],
+) -> int:
+    """One request: its builds, its commit's fact, and all that happened, in order."""
+    parsed = RequestId.parse(request)
+    async with reading(here.settings) as reader:
+        found = await reader.request(parsed.queue, parsed.number)
+        builds = await reader.builds(parsed.queue, parsed.number)
+        fact = await reader.fact(parsed.queue, found.uri)
+        history = await reader.history(parsed.queue, parsed.number)
+    if here.json:
+        show_json({"request": found, "builds": builds, "fact": fact, "history": history})
+        return Exit.GREEN
+    print(f"{request_id(found)}  {found.state}" + (f" ({found.cause})" if found.cause else ""))
+    print(f"commit  {found.uri}")
+    print(
+        f"build   {found.strategy or 'none yet'}"
+        + (f" on {found.base_uri}" if found.base_uri else "")
+    )
+    print(f"fact    {f'{fact.verdict}, by request {fact.request}' if fact else 'none'}")
+    for build in builds:
+        print(f"attempt {build.attempt}  {build.runner}  {build.status}  {build.url or build.id}")
+    show_table(("at", "what", "why"), [(when(h.at), h.kind, short(h.detail)) for h in history])
+    return Exit.GREEN
+
+
+async def last_green(here: Here, queue: QueueName) -> int:
+    """The newest green commit of a queue; exit code 3 when there is none."""
+    async with reading(here.settings) as reader:
+        green = (await reader.queue(await known(here, reader, queue))).last_green
+    if here.json:
+        show_json(
+            {"queue": queue, "uri": green and green.uri, "request": green and request_id(green)}
+        )
+    elif green:
+        print(green.uri)
+    else:
+        say(f"queue {queue} has no green commit yet")
+    return Exit.GREEN if green else Exit.UNKNOWN
+
+
+async def is_green(
+    here: Here, queue: QueueName, commit: Annotated[str, typer.Argument(help="Its full hash")]
+) -> int:
+    """Whether a commit is green by its own fact: 0 green, 1 broken, 3 unknown, 8 pending."""
+    uri = commit_uri(commit)
+    async with reading(here.settings) as reader:
+        name = await known(here, reader, queue)
+        fact = await reader.fact(name, uri)
+        attempts = await reader.attempts(name, uri)
+    under_way = [request for request in attempts if not request.state.is_terminal]
+    code = answer(fact, under_way=bool(under_way))
+    number = fact.request if fact else (attempts[0].number if attempts else None)
+    request = number and str(RequestId(name, number))
+    if here.json:
+        found = {"queue": name, "uri": uri, "answer": code.name.lower(), "exit": int(code)}
+        show_json({**found, "request": request, "fact": fact})
+    elif fact:
+        print(f"{fact.verdict} by {request}, degree {fact.degree:g}, {when(fact.created_at)}")
+    else:
+        why = f"{request} is {attempts[0].state}" if attempts else "no request named it"
+        print(f"{code.name.lower()}: no fact; {why}")
+    return code
+
+
+def configured_queues(here: Here) -> dict[str, QueueSettings]:
+    """Without a file none; a file that is wrong is told."""
+    with suppress(Misconfigured):
+        return {queue.name: queue for queue in here.settings.queues().list()}
+    return {}
+
+
+async def known(here: Here, reader: Reader, queue: str) -> str:
+    """``NotFound`` for a queue that neither the store nor the configuration has."""
+    name, stored = queue_name(queue), await reader.queues()
+    configured: dict[str, QueueSettings] = {}
+    with suppress(*([Malformed] if name in stored else [])):
+        configured = configured_queues(here)
+    if name in stored or name in configured:
+        return name
+    there = ", ".join(sorted({*stored, *configured})) or "none"
+    raise NotFound(f"there is no queue {name!r}; there is: {there}")
+
+
+def _about(name: str, queue: QueueSettings | None) -> dict[str, str | None]:
+    return {
+        "name": name,
+        "repository": redact(queue.repository) if queue else None,
+        "ref": queue.ref if queue else None,
+        "promote": queue.promote if queue else None,
+    }
+
+
+def _state(state: QueueState) -> dict[str, Any]:
+    """Under the names of the process seed, with the rows behind them."""
+    return {
+        "name": state.name,
+        "latest_request_id": state.latest and request_id(state.latest),
+        "last_green_uri": state.last_green and state.last_green.uri,
+        "in_flight_count": len(state.in_flight),
+        **plain(state),
+    }
+
+
+def _state_row(state: QueueState) -> tuple[str, ...]:
+    def numbers(requests: tuple[Request, ...]) -> str:
+        return " ".join(str(request.number) for request in requests) or NONE
+
+    latest, green = state.latest, state.last_green
+    return (
+        state.name,
+        f"{latest.number} {short(latest.uri)}" if latest else NONE,
+        latest.state if latest else NONE,
+        f"{green.number} {short(green.uri)}" if green else NONE,
+        numbers(state.in_flight),
+        numbers(state.waiting),
+        state.paused_reason or NONE,
+    )
+
+
+def _request_row(request: Request) -> tuple[str, ...]:
+    return (
+        request_id(request),
+        short(request.uri),
+        request.state,
+        request.cause or NONE,
+        request.strategy or NONE,
+        short(request.base_uri) if request.base_uri else NONE,
+        when(request.accepted_at),
+        when(request.ended_at),
+    )
