@@ -64,7 +64,7 @@ class QueueSettings:
         for key, (low, high) in RANGES.items():
             value = getattr(self, key)
             if not low <= value <= high:
-                raise Malformed(f"{key} = {value}: must be from {low:g} to {high:g}")
+                raise Malformed(f"{key} = {value:g}: must be from {low:g} to {high:g}")
         if self.slot_grace <= self.cancel_grace:
             raise Malformed("slot_grace must be longer than cancel_grace")
 

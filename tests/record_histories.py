@@ -74,24 +74,19 @@ async def green(trunk: Trunk) -> Kept:
     await trunk.report("A", "B", "C")
     await trunk.succeeds("A")
     await trunk.succeeds("C")
-    await hooks_ended(trunk, 1)
+    await trunk.until(lambda: heard(trunk, 1))
     return workflows_of(trunk, "queue", "build", "buildsignal", "record", "hook")
 
 
-async def hooks_ended(trunk: Trunk, number: int) -> None:
-    await trunk.until(lambda: _told(trunk, number))
-    handle = trunk.client.get_workflow_handle(ids.hooks(trunk.queue, number))
-    await handle.result()
-
-
-async def _told(trunk: Trunk, number: int) -> bool:
-    owed = await trunk.store.pending(trunk.queue, number)
-    return trunk.sink.calls > 0 and not owed
+async def heard(trunk: Trunk, number: int) -> bool:
+    """Its deliveries are over, one way or the other."""
+    return not await trunk.store.pending(trunk.queue, number)
 
 
 async def running(trunk: Trunk) -> Kept:
     await trunk.report("A", "B")
-    await trunk.until(lambda: has_build(trunk, "A"))
+    await trunk.until(lambda: asked(trunk))
+    await asyncio.sleep(0.5)
     return workflows_of(trunk, "queue", "build", "buildsignal")
 
 
@@ -110,12 +105,7 @@ async def cancelled(trunk: Trunk) -> Kept:
     await trunk.report("A")
     await trunk.build_ends("A", "cancelled")
     await trunk.is_in("A", State.CANCELLED)
-    await ended(trunk, ids.build(trunk.queue, 1))
     return workflows_of(trunk, "build", "buildsignal")
-
-
-async def ended(trunk: Trunk, workflow_id: str) -> None:
-    await trunk.client.get_workflow_handle(workflow_id).result()
 
 
 async def refused(trunk: Trunk) -> Kept:
@@ -123,7 +113,6 @@ async def refused(trunk: Trunk) -> Kept:
     trunk.runner.fail("trigger", Misconfigured("no such pipeline"))
     await trunk.report("A")
     await trunk.is_in("A", State.FAILED)
-    await ended(trunk, ids.build(trunk.queue, 1))
     return workflows_of(trunk, "queue", "build")
 
 
@@ -131,10 +120,15 @@ async def runner_out(trunk: Trunk) -> Kept:
     """It gives no answer to what is asked at hand: the regular activities take over."""
     trunk.runner.fail("find", RunnerOut("no answer"), 2)
     await trunk.report("A")
-    await trunk.until(lambda: has_build(trunk, "A"))
+    await trunk.until(lambda: asked(trunk))
     trunk.runner.fail("status", RunnerOut("no answer"), 1)
     await trunk.succeeds("A")
     return workflows_of(trunk, "build", "buildsignal")
+
+
+async def asked(trunk: Trunk) -> bool:
+    """So its watcher waits."""
+    return bool(trunk.runner.asked)
 
 
 async def polled(trunk: Trunk) -> Kept:
@@ -154,7 +148,6 @@ async def timed_out(trunk: Trunk) -> Kept:
     trunk.runner.is_deaf = True
     await trunk.report("A")
     await trunk.is_in("A", State.FAILED)
-    await ended(trunk, ids.build(trunk.queue, 1))
     return workflows_of(trunk, "build", "buildsignal")
 
 
@@ -263,7 +256,7 @@ async def dead_sink(trunk: Trunk) -> Kept:
     trunk.sink.errors.append(Refused("gone for good"))
     await trunk.report("A")
     await trunk.succeeds("A")
-    await hooks_ended(trunk, 1)
+    await trunk.until(lambda: heard(trunk, 1))
     return workflows_of(trunk, "hook")
 
 
@@ -272,7 +265,7 @@ async def slow_sink(trunk: Trunk) -> Kept:
     trunk.sink.errors.append(TimeoutError("no answer"))
     await trunk.report("A")
     await trunk.succeeds("A")
-    await hooks_ended(trunk, 1)
+    await trunk.until(lambda: heard(trunk, 1))
     return workflows_of(trunk, "hook")
 
 
@@ -386,7 +379,11 @@ async def fetched(client: Client, story: str, kept: Kept) -> list[Recorded]:
     found = []
     for kind, workflow_id in kept.items():
         name, _, run = workflow_id.partition("@")
-        history = await client.get_workflow_handle(name, run_id=run or None).fetch_history()
+        handle = client.get_workflow_handle(name, run_id=run or None)
+        if kind not in {"queue", "watch"} and story != "running":
+            with suppress(WorkflowFailureError):
+                await handle.result()
+        history = await handle.fetch_history()
         events = history.to_json_dict()["events"]
         found.append(Recorded(kind, story, [without_names(event) for event in events]))
     return found

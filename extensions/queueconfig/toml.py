@@ -121,7 +121,7 @@ def _queues(path: Path, text: str, file: ConfigFile) -> dict[str, QueueSettings]
             )
             _check_new(settings.name, queues)
         except Malformed as error:
-            key = re.split(r"\W", str(error), maxsplit=1)[0]
+            key = re.split(r"\W", str(error).replace("queue name", "name"), maxsplit=1)[0]
             raise Malformed(f"{path}:{_line(text, index, key)}: {error}") from error
         queues[settings.name] = settings
     try:
