@@ -91,7 +91,8 @@ def test_a_value_out_of_range_is_refused_with_file_line_key_and_reason(
     tmp_path: Path, key: str, side: int
 ) -> None:
     value = int(RANGES[key][side]) + (1 if side else -1)
-    with pytest.raises(Malformed, match=rf"lastgreen.toml:7: {key} = {re.escape(format(value, "g"))}: must be from"):
+    said = re.escape(f"lastgreen.toml:7: {key} = {value:g}: must be from")
+    with pytest.raises(Malformed, match=said):
         written(tmp_path, QUEUE + f"{key} = {value}\n").list()
 
 
