@@ -213,17 +213,9 @@ async def _say(tx: Tx, step: Transition) -> None:
 async def supersede(tx: Tx, keep: int, *, everything_older: bool = False) -> None:
     """The set-based sibling of ``move``: one statement, however long the backlog is."""
     heads = (R.queue == tx.queue) & R.origin.in_(("head", "auto_retry"))
-    newest = (
-        sa.select(R.order)
-        .where(heads & (R.origin == "head"))
-        .order_by(R.order.desc())
-        .limit(1)
-        .offset(0 if everything_older else keep - 1)
-        .scalar_subquery()
-    )
-    waits = heads & (R.state == State.ACCEPTED) & R.ended_at.is_(None) & (R.order < newest)
-    top = sa.select(sa.func.max(R.number)).where(R.queue == tx.queue, R.origin == "head")
-    by = (await tx.connection.execute(top)).scalar_one()
+    by_age = sa.select(R.order).where(heads & (R.origin == "head")).order_by(R.order.desc())
+    oldest_kept = by_age.limit(1).offset(0 if everything_older else keep - 1).scalar_subquery()
+    waits = heads & (R.state == State.ACCEPTED) & R.ended_at.is_(None) & (R.order < oldest_kept)
     cause = Cause.SUPERSEDED_BY_NEWER_HEAD
     statement = (
         sa.update(t.requests)
@@ -231,24 +223,20 @@ async def supersede(tx: Tx, keep: int, *, everything_older: bool = False) -> Non
         .values(state=State.SUPERSEDED, cause=cause, ended_at=tx.at)
         .returning(R.number)
     )
-    ended = list((await tx.connection.execute(statement)).scalars())
+    ended = sorted((await tx.connection.execute(statement)).scalars())
     if not ended:
         return
-    detail, seq = f"by request/{tx.queue}/{by}", tx.next_seq()
-    rows = [Happening(tx.queue, str(number), cause, "", tx.at, detail) for number in sorted(ended)]
-    await tx.connection.execute(
-        sa.insert(t.history),
-        [
-            {
-                "queue": row.queue,
-                "subject": row.subject,
-                "kind": row.kind,
-                "occurrence": "",
-                "at": row.at,
-                "seq": seq,
-                "detail": detail,
-            }
-            for row in rows
-        ],
-    )
+    newest = (await tx.connection.execute(by_age.limit(1))).scalar_one()
+    detail = f"by request/{tx.queue}/{newest}"
+    await _note_all(tx, [Happening(tx.queue, str(n), cause, "", tx.at, detail) for n in ended])
+
+
+async def _note_all(tx: Tx, rows: list[Happening]) -> None:
+    seq = tx.next_seq()
+    values = [
+        {"queue": row.queue, "subject": row.subject, "kind": row.kind, "at": row.at}
+        | {"occurrence": row.occurrence, "detail": row.detail, "seq": seq}
+        for row in rows
+    ]
+    await tx.connection.execute(sa.insert(t.history), values)
     tx.committed.happenings.extend(rows)

@@ -26,13 +26,14 @@ from temporalio.testing import WorkflowEnvironment
 
 from benchmarks.real import QUEUE, real_trunk
 from domain.build import LOST
-from domain.errors import Misconfigured, Refused, RunnerOut, SourceControlOut, StoreOut
+from domain.errors import Invariant, Misconfigured, Refused, RunnerOut, SourceControlOut, StoreOut
 from domain.request import State
 from tests.conftest import TEMPORAL
 from tests.extensions.commandbench import a_bench
 from tests.trunk import Trunk, running_trunk
 from wiring.temporal import check_search_attributes
 from workflows import ids
+from workflows.queue import QueueWorkflow
 
 HISTORIES: Final = Path(__file__).parent / "histories"
 MARKER: Final = "said-by-the-command"
@@ -86,7 +87,6 @@ async def heard(trunk: Trunk, number: int) -> bool:
 async def running(trunk: Trunk) -> Kept:
     await trunk.report("A", "B")
     await trunk.until(lambda: asked(trunk))
-    await asyncio.sleep(0.5)
     return workflows_of(trunk, "queue", "build", "buildsignal")
 
 
@@ -252,6 +252,68 @@ async def store_out(trunk: Trunk) -> Kept:
     return workflows_of(trunk, "record")
 
 
+async def unrecordable(trunk: Trunk) -> Kept:
+    async def facts(*_: Any) -> Any:
+        raise Invariant("the row is not as it must be")
+
+    trunk.store.facts = facts  # type: ignore[method-assign]
+    await trunk.report("A")
+    await trunk.build_ends("A", "succeeded")
+    await trunk.is_in("A", State.SUCCEEDED)
+    return workflows_of(trunk, "build", "record")
+
+
+async def gate_refused(trunk: Trunk) -> Kept:
+    """Source control can never answer what the gate asks."""
+    await trunk.report("A")
+    await trunk.succeeds("A")
+    await trunk.report("B", "C")
+    trunk.source.hang()
+    await trunk.build_ends("B", "succeeded")
+    await trunk.is_in("B", State.SUCCEEDED)
+    await asyncio.sleep(1)
+    trunk.source.errors.extend([Misconfigured("credentials named but absent")] * 2)
+    trunk.source.answering.set()
+    await trunk.is_in("C", State.FAILED)
+    return workflows_of(trunk, "queue")
+
+
+async def unanswered(trunk: Trunk) -> Kept:
+    """The deadline passes before the runner says a word."""
+    trunk.runner.fail("find", RunnerOut("no answer"), 99)
+    await trunk.report("A")
+    await trunk.is_in("A", State.FAILED)
+    return workflows_of(trunk, "queue", "build")
+
+
+async def overdue(trunk: Trunk) -> Kept:
+    """What should have ended by itself long ago is ended by the queue."""
+    trunk.runner.hang("find")
+    await trunk.report("A")
+    first = ids.build(trunk.queue, 1)
+
+    async def is_driven() -> bool:
+        return "driven_again" in await trunk.history(1)
+
+    await trunk.until(is_driven)
+    trunk.runner.released.set()
+    await trunk.is_in("A", State.FAILED)
+    return {"queue": ids.queue(trunk.queue), "build": first}
+
+
+async def hooks_owed(trunk: Trunk) -> Kept:
+    """The wake was lost, and the queue finds out."""
+    wake = trunk.parts.waker.poke
+    trunk.parts.waker.poke = lambda key, send: (  # type: ignore[method-assign]
+        asyncio.create_task(asyncio.sleep(0)) if key.startswith("hooks") else wake(key, send)
+    )
+    await trunk.report("A")
+    await trunk.succeeds("A")
+    await trunk.handle.signal(QueueWorkflow.slot_freed)
+    await trunk.until(lambda: heard(trunk, 1))
+    return workflows_of(trunk, "queue", "hook")
+
+
 async def dead_sink(trunk: Trunk) -> Kept:
     trunk.sink.errors.append(Refused("gone for good"))
     await trunk.report("A")
@@ -281,6 +343,7 @@ async def continued(trunk: Trunk) -> Kept:
 
 async def continuation(trunk: Trunk) -> Kept:
     await continued(trunk)
+    await asyncio.sleep(1.5)  # a run that was short is followed only after a second
     await trunk.succeeds("A")
     return workflows_of(trunk, "queue")
 
@@ -307,6 +370,7 @@ async def unwatched(trunk: Trunk) -> Kept:
         return {"watch": f"{handle.id}@{first}"}
 
 
+OVERDUE: Final = {"validation_timeout": 2, "cancel_grace": 1, "slot_grace": 2, "gate_wait": 1}
 STORIES: Final[Mapping[str, Story]] = {
     "green": Story(green),
     "running": Story(running),
@@ -315,7 +379,7 @@ STORIES: Final[Mapping[str, Story]] = {
     "refused": Story(refused),
     "runner-out": Story(runner_out),
     "polled": Story(polled),
-    "timed-out": Story(timed_out, {"validation_timeout": 2, "cancel_grace": 1, "slot_grace": 2}),
+    "timed-out": Story(timed_out, OVERDUE),
     "lost": Story(lost),
     "confirmed": Story(confirmed, {"confirm_failures": 1}),
     "driven-again": Story(driven_again),
@@ -326,6 +390,11 @@ STORIES: Final[Mapping[str, Story]] = {
     "without-target": Story(without_target, {"promote": None}),
     "remote-out": Story(remote_out),
     "store-out": Story(store_out),
+    "unrecordable": Story(unrecordable),
+    "gate-refused": Story(gate_refused),
+    "unanswered": Story(unanswered, {"validation_timeout": 2}),
+    "overdue": Story(overdue, OVERDUE),
+    "hooks-owed": Story(hooks_owed),
     "dead-sink": Story(dead_sink),
     "slow-sink": Story(slow_sink),
     "watching": Story(watching, {"watch_interval": 1}),
@@ -380,7 +449,9 @@ async def fetched(client: Client, story: str, kept: Kept) -> list[Recorded]:
     for kind, workflow_id in kept.items():
         name, _, run = workflow_id.partition("@")
         handle = client.get_workflow_handle(name, run_id=run or None)
-        if kind not in {"queue", "watch"} and story != "running":
+        if kind in {"queue", "watch"} or story == "running":
+            await asyncio.sleep(0.5)
+        else:
             with suppress(WorkflowFailureError):
                 await handle.result()
         history = await handle.fetch_history()

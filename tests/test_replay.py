@@ -13,7 +13,7 @@ import pytest
 from temporalio import workflow
 from temporalio.client import WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Replayer
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, WorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from tests.record_histories import HISTORIES, MARKER, SECRET
@@ -40,9 +40,9 @@ def history_of(path: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json(started(path)["workflowId"], path.read_text())
 
 
-def replayer(*workflows: type) -> Replayer:
+def replayer(*workflows: type, runner: WorkflowRunner = SANDBOX) -> Replayer:
     return Replayer(
-        workflows=workflows, workflow_runner=SANDBOX, data_converter=pydantic_data_converter
+        workflows=workflows, workflow_runner=runner, data_converter=pydantic_data_converter
     )
 
 
@@ -71,9 +71,10 @@ class RecordsTooLate(RecordWorkflow):
 
 async def test_a_workflow_that_does_something_else_is_found_out() -> None:
     (path,) = [path for path in FILES if named(path) == f"{version('lastgreen')}/record-green"]
-    await replayer(RecordWorkflow).replay_workflow(history_of(path))
+    bare = UnsandboxedWorkflowRunner()
+    await replayer(RecordWorkflow, runner=bare).replay_workflow(history_of(path))
     with pytest.raises(NondeterminismError):
-        await replayer(RecordsTooLate).replay_workflow(history_of(path))
+        await replayer(RecordsTooLate, runner=bare).replay_workflow(history_of(path))
 
 
 def payloads(part: Any) -> Iterator[bytes]:

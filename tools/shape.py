@@ -26,6 +26,7 @@ Message = tuple[int, str]  # the line; what is wrong, and what to do
 class Source:
     name: str
     lines: int
+    code: int  # without blank lines, comments, docstrings and imports
     nodes: tuple[ast.AST, ...]
 
     def functions(self) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -33,6 +34,14 @@ class Source:
 
     def calls(self, name: str) -> Iterator[ast.Call]:
         return (n for n in self.nodes if isinstance(n, ast.Call) and last_name(n.func) == name)
+
+
+def code_lines(text: str, nodes: tuple[ast.AST, ...]) -> int:
+    told: list[ast.stmt] = [n for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
+    told += [n for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+    left_out = {line for n in told for line in range(n.lineno, (n.end_lineno or n.lineno) + 1)}
+    lines = enumerate(text.splitlines(), 1)
+    return sum(1 for at, s in lines if s.strip() and s.strip()[0] != "#" and at not in left_out)
 
 
 def last_name(node: ast.AST | None) -> str:
@@ -53,9 +62,9 @@ def sizes(source: Source) -> Iterator[Message]:
 
 def state_writes(source: Source) -> Iterator[Message]:
     writes = [call for call in source.calls("values") if STATE_WRITE.search(ast.unparse(call))]
-    allowed = 2 if source.name == "stores/write.py" else 0  # move and supersede
+    allowed = 2 if source.name == "stores/transaction.py" else 0  # move and supersede
     for call in writes[allowed:]:
-        yield call.lineno, "writes a request's state: call move of stores/write.py"
+        yield call.lineno, "writes a request's state: call move of stores/transaction.py"
 
 
 def retry_policies(source: Source) -> Iterator[Message]:
@@ -95,19 +104,20 @@ def sources() -> Iterator[Source]:
     for path in (*folders, ROOT / "worker.py"):
         if "migrations" not in path.parts:
             text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-            yield Source(name, len(text.splitlines()), tuple(ast.walk(ast.parse(text, name))))
+            nodes = tuple(ast.walk(ast.parse(text, name)))
+            yield Source(name, len(text.splitlines()), code_lines(text, nodes), nodes)
 
 
 def main() -> int:
     table: Counter[str] = Counter()
     wrong: list[str] = []
     for source in sources():
-        table[source.name.partition("/")[0]] += source.lines
+        table[source.name.partition("/")[0]] += source.code
         wrong += [f"{source.name}:{line}: {text}" for sign in SIGNS for line, text in sign(source)]
         for function in (f for f in source.functions() if length(f) > LONG):
             print(f"  {source.name}:{function.lineno}: {function.name} is long: {length(function)}")
     for folder, lines in [*table.items(), ("all", table.total())]:
-        print(f"  {folder:<12}{lines:>6} lines")
+        print(f"  {folder:<12}{lines:>6} lines of code")
     if table.total() > ALL_LINES:
         wrong.append(f".:1: over {ALL_LINES} lines: look for two mechanisms that do one job")
     elif table.total() >= THINK_AT:

@@ -95,7 +95,5 @@ class BuildSignalWorkflow:
 
     def _explain(self) -> None:
         ask = self._question
-        workflow.set_current_details(
-            f"Build `{ask.build}` of {ask.runner} is {ask.stored}; "
-            f"judged again when there is news, at the latest at {self._until} ms"
-        )
+        about = f"Build `{ask.build}` of {ask.runner} is {ask.stored}"
+        workflow.set_current_details(f"{about}; judged by news, or at {self._until} ms")

@@ -49,18 +49,14 @@ class BuildRunner(Protocol):
 
     async def trigger(self, order: Order) -> Triggered:
         """The same key and head twice is one build."""
-        ...
 
     async def find(self, key: str, head_uri: str) -> Triggered | None:
         """The build under that key, for that head; None when there is none, or it was lost."""
-        ...
 
     async def status(self, build_id: str) -> str:
         """``accepted``, ``running``, ``succeeded``, ``failed``, ``cancelled`` or ``lost``; anything
         else is unknown to the caller. ``NoSuchBuild`` when the id is not known.
         """
-        ...
 
     async def cancel(self, build_id: str) -> None:
         """Asked to stop; a build that is terminal already is success."""
-        ...

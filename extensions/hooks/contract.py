@@ -12,4 +12,3 @@ class Sink(Protocol):
         """Idempotent on ``event.id``. An error means that the effect did not happen; ``Permanent``
         ones are not tried again.
         """
-        ...

@@ -14,8 +14,6 @@ class QueueConfig(Protocol):
         """``NotFound`` when no such queue is configured; ``Malformed`` with file, line and key when
         the configuration cannot be read.
         """
-        ...
 
     def list(self) -> list[QueueSettings]:
         """All queues, by name; a copy."""
-        ...

@@ -49,22 +49,18 @@ class SourceControl(Protocol):
 
     async def latest(self) -> Head:
         """``NotFound`` when the ref does not exist or the repository is empty."""
-        ...
 
     async def is_ancestor(self, older: str, newer: str) -> Ancestry:
         """UNKNOWN when either side is not known here; a remote that is out is an error."""
-        ...
 
     async def promoted(self) -> str | None:
         """Where the promotion ref points now; None when it does not exist or none is set."""
-        ...
 
     async def promote(self, uri: str, expected: str | None) -> Promoted:
         """Point the promotion ref at ``uri`` if it still is at ``expected`` (None: does not exist).
 
         ``NotFound`` when ``uri`` is no longer on the validated ref, ``Refused`` when protected.
         """
-        ...
 
     async def commits_between(
         self, base: str | None, head: str, *, cursor: str | None = None, limit: int = 500
@@ -72,11 +68,9 @@ class SourceControl(Protocol):
         """What ``head`` has and ``base`` has not, newest first, each once; ``NotFound`` when a
         side or the cursor is not known.
         """
-        ...
 
     async def change_info(self, uri: str) -> Change:
         """``NotFound`` when unknown."""
-        ...
 
 
 class Remotes(Protocol):
@@ -84,4 +78,3 @@ class Remotes(Protocol):
 
     async def refs(self) -> dict[str, str]:
         """Full ref name → commit, of the refs that queues validate and that exist."""
-        ...

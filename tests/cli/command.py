@@ -25,9 +25,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
-def lastgreen(
-    folder: Path, *arguments: str, **more: str
-) -> subprocess.CompletedProcess[str]:
+def lastgreen(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [*LASTGREEN, *arguments]
     return subprocess.run(  # noqa: S603
         command, cwd=folder, env=environment(**more), capture_output=True, text=True,

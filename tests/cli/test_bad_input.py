@@ -130,7 +130,13 @@ def test_a_queue_that_is_not_configured_is_never_reported(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["requests", "q"], ["last-green", "q"], ["is-green", "q", "a"], ["show", "request/q/1"]],
+    [
+        ["status"],
+        ["requests", "q"],
+        ["last-green", "q"],
+        ["is-green", "q", "a"],
+        ["show", "request/q/1"],
+    ],
 )
 def test_no_store_is_never_an_answer(
     arguments: list[str], capsys: pytest.CaptureFixture[str]

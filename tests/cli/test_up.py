@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.remote = Remote(folder / "trunk.git")
-        self.a, = self.remote.land("A")
+        (self.a,) = self.remote.land("A")
         options = ("--repository", "trunk.git", "--promote", "verified-main", "--data", "data")
         self.arguments = (*options, *COMMAND)
         self.up: Up
@@ -42,7 +41,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     made = Machine(tmp_path_factory.mktemp("machine"))
     with up(made.folder, *made.arguments) as made.up:
         made.up.until(f"request/{QUEUE}/1  recorded")
-        made.b, = made.remote.land("red B")
+        (made.b,) = made.remote.land("red B")
         assert ask(made, "report", QUEUE).stdout == f"request/{QUEUE}/2\n"
         made.up.until(f"request/{QUEUE}/2  recorded")
         yield made
@@ -64,7 +63,10 @@ def test_reporting_the_same_head_again_is_the_same_request(machine: Machine) -> 
 
 
 def test_is_green_by_exit_code(machine: Machine) -> None:
-    green, broken = ask(machine, "is-green", QUEUE, machine.a), ask(machine, "is-green", QUEUE, machine.b)
+    green, broken = (
+        ask(machine, "is-green", QUEUE, machine.a),
+        ask(machine, "is-green", QUEUE, machine.b),
+    )
     assert (green.returncode, broken.returncode) == (0, 1)
     assert green.stdout.startswith(f"green by request/{QUEUE}/1, degree 0")
     assert broken.stdout.startswith(f"broken by request/{QUEUE}/2, degree 1")
@@ -133,7 +135,7 @@ def test_a_port_in_use_is_told_with_its_option(tmp_path: Path) -> None:
 def test_a_repository_that_does_not_exist(tmp_path: Path) -> None:
     told = lastgreen(tmp_path, "up", "--repository", "nowhere", *COMMAND)
     assert told.returncode == 2
-    assert f"queue nowhere/main: no such repository: " in told.stderr
+    assert "queue nowhere/main: no such repository: " in told.stderr
 
 
 class _Closed(BaseHTTPRequestHandler):
@@ -216,10 +218,21 @@ def test_killed_in_the_middle_of_a_build(tmp_path: Path) -> None:
     left = {int(pid) for pid in pids.read_text().split()} | {last}
     assert len(left) == 5, "the build ran twice"
     until_true(lambda: not any(map(is_alive, left)), 5)
-    assert "ended" not in Up_said_of_a_clean_start(tmp_path, arguments)
-
-
-def Up_said_of_a_clean_start(folder: Path, arguments: tuple[str, ...]) -> str:
-    with up(folder, *arguments) as running:
+    with up(tmp_path, *arguments) as running:
         running.until("Temporal UI")
-    return running.said
+    assert "ended" not in running.said, "each is said once"
+
+
+def free_ports() -> tuple[int, int]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+def until_true(reached: Callable[[], bool], seconds: float) -> None:
+    limit = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
