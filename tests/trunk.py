@@ -207,6 +207,15 @@ class Trunk:
             task_queue=self.queue,
         )
 
+    async def drive_missing(self, number: int) -> None:
+        message = BuildInput(self.fence, self.queue, number, "?", 0)
+        await self.client.execute_workflow(
+            BuildWorkflow.run,
+            message,
+            id=ids.build(self.queue, number),
+            task_queue=self.queue,
+        )
+
     async def record(self, number: int) -> None:
         """Hand the request to record once more, by mistake or after a crash."""
         request = await self.store.request(self.queue, number)
