@@ -48,7 +48,7 @@ class RecordWorkflow:
             )
         except FailureError as error:
             await step(StoreSteps.dead_letter_promotion, self._failure(error))
-            return self._happened("promotion_failed", why(error))
+            return self._happened("promotion_left_out", f"failed: {why(error)}")
         return self._told(done)
 
     def _told(self, done: Promotion) -> Happening:
