@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from domain.identity import Fence
-from domain.settings import QueueSettings, normal_ref
+from domain.settings import QueueSettings, normal_ref, remote_id
 from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Remotes
 from stores.contract import Store
@@ -17,6 +17,8 @@ from stores.contract import Store
 
 @dataclass(frozen=True, slots=True)
 class WatchAsk:
+    """``remote`` is its id: see ``domain.settings.remote_id``."""
+
     fence: Fence
     remote: str
 
@@ -38,9 +40,9 @@ class WatchActivities:
     async def watch(self, ask: WatchAsk) -> None:
         """Until nobody is configured on this remote any more."""
         seen: dict[str, str | None] = {}
-        while queues := [q for q in self._config.list() if q.repository == ask.remote]:
+        while queues := [q for q in self._config.list() if remote_id(q.repository) == ask.remote]:
             await self._store.check(ask.fence)
-            refs = await self._remotes(ask.remote).refs()
+            refs = await self._remotes(queues[0].repository).refs()
             for queue in queues:
                 await self._tell(ask.fence, queue, refs.get(normal_ref(queue.ref)), seen)
             activity.heartbeat()

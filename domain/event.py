@@ -38,7 +38,7 @@ class HookEvent:
     version: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.installation and self.source and self.type in EventType):
+        if not (self.installation and self.source and isinstance(self.type, EventType)):
             raise Malformed("event: installation, source and type are required")
         if self.timestamp_ms <= 0 or self.version != 0:
             raise Malformed("event: the time must be greater than 0, the version 0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from domain.request import Origin, Strategy
@@ -183,6 +184,10 @@ def plausible_time(seconds: float | None, now_ms: int) -> int | None:
     return int(seconds * 1000)
 
 
+def clock(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%F %T} UTC"
+
+
 def sentence(queue: str, hold: Hold) -> str:
     """What a queue waits for, in words: for the page, `explain` and Temporal's UI."""
     who = " and ".join(f"request/{queue}/{number}" for number in hold.who)
@@ -193,7 +198,7 @@ def sentence(queue: str, hold: Hold) -> str:
         case Reason.PAUSED:
             return f"{first} waits: the queue is paused ({hold.detail}); `resume` admits it"
         case Reason.NO_FREE_SLOT:
-            return f"{first} waits for a slot held by {who} since {hold.since}"
+            return f"{first} waits for a slot held by {who} since {clock(hold.since or 0)}"
         case Reason.SAME_COMMIT:
             return f"{first} waits for {who}, an attempt at the same commit: its fact is adopted"
         case Reason.NOT_ON_TOP:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from hashlib import sha256
 from typing import Final
 
 from domain.errors import Malformed
@@ -79,6 +80,11 @@ def ms(seconds: float) -> int:
 def normal_ref(ref: str) -> str:
     """``main`` and ``refs/heads/main`` are one ref."""
     return ref if ref.startswith("refs/") else f"refs/heads/{ref}"
+
+
+def remote_id(repository: str) -> str:
+    """Names a remote where its address must not stand: it may hold a credential."""
+    return sha256(repository.encode()).hexdigest()[:16]
 
 
 def check_together(queues: Mapping[str, QueueSettings]) -> None:

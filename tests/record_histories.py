@@ -305,14 +305,15 @@ async def overdue(trunk: Trunk) -> Kept:
 
 
 async def hooks_owed(trunk: Trunk) -> Kept:
-    """The wake was lost, and the queue finds out."""
+    """The wake was lost, and the next run of the queue finds out."""
     wake = trunk.parts.waker.poke
     trunk.parts.waker.poke = lambda key, send: (  # type: ignore[method-assign]
         asyncio.create_task(asyncio.sleep(0)) if key.startswith("hooks") else wake(key, send)
     )
     await trunk.report("A")
     await trunk.succeeds("A")
-    await trunk.handle.signal(QueueWorkflow.slot_freed)
+    await trunk.terminate(ids.queue(trunk.queue))
+    await trunk.start()
     await trunk.until(lambda: heard(trunk, 1))
     return workflows_of(trunk, "queue", "hook")
 

@@ -27,7 +27,7 @@ from domain.fact import Exit, answer
 from domain.gate import Seen
 from domain.identity import Fence
 from domain.request import State
-from domain.settings import QueueSettings, Route
+from domain.settings import QueueSettings, Route, remote_id
 from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.fake import FakeBuildRunner
 from extensions.hooks.fake import FakeSink
@@ -104,7 +104,7 @@ class Trunk:
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[WorkflowHandle[WatchWorkflow, None]]:
         """Its remote is watched meanwhile; all watches share one task queue."""
-        remote = self.config.get(self.queue).repository
+        remote = remote_id(self.config.get(self.queue).repository)
         worker = Worker(
             self.client,
             task_queue=policies.WATCH_QUEUE,

@@ -22,6 +22,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 import worker
 from domain.errors import Misconfigured
 from domain.identity import Fence
+from domain.settings import remote_id
 from extensions.buildrunner.command.worktree import ended_by_the_leash
 from extensions.gitcommand import redact
 from extensions.leash import Leash
@@ -101,8 +102,8 @@ async def start_queues(client: Client, parts: Parts, fence: Fence, *, alone: boo
     for remote in sorted({queue.repository for queue in queues}):
         await client.start_workflow(
             WatchWorkflow.run,
-            WatchInput(fence, remote),
-            id=ids.watch(remote),
+            WatchInput(fence, remote_id(remote)),
+            id=ids.watch(remote_id(remote)),
             task_queue=parts.task_queues.main,
             id_conflict_policy=policy.TERMINATE_EXISTING if alone else policy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,

@@ -18,6 +18,7 @@ from workflows import ids, policies
 from workflows.hook import HookWorkflow
 from workflows.messages import HookInput, QueueInput
 from workflows.queue import QueueWorkflow
+from workflows.steps import of_queue
 
 
 class Waker:
@@ -68,6 +69,7 @@ class Waker:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=f"validates {queue}",
+            search_attributes=of_queue(queue),
         )
 
     async def _hooks(self, ask: HookInput) -> None:
@@ -79,6 +81,7 @@ class Waker:
             start_signal="wake",
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            search_attributes=of_queue(ask.queue),
         )
 
 

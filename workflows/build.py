@@ -41,6 +41,7 @@ class BuildWorkflow:
         self._ask = ask
         self._build: Build | None = None
         self._cause = Cause.TRIGGER_FAILED
+        self._ended: State | None = None
 
     @workflow.run
     async def run(self, ask: BuildInput) -> None:
@@ -48,8 +49,9 @@ class BuildWorkflow:
             state = await self._see_through()
         except FailureError as error:
             state = await self._fail_closed(error)
+        if self._ended is not None:
+            workflow.upsert_search_attributes([ids.STATE.value_set(str(self._ended))])
         if state is not None:
-            workflow.upsert_search_attributes([ids.STATE.value_set(str(state))])
             await child(
                 RecordWorkflow.run,
                 RecordInput(ask.fence, ask.queue, ask.request, ask.uri, state),
@@ -65,6 +67,7 @@ class BuildWorkflow:
             self._build = stage.build
             judged = await self._watch(stage, stage.build)
             if judged.follows is Follows.SETTLED:
+                self._ended = judged.state
                 return _to_record(judged)
             stage = await self._trigger(lost=judged.reason == LOST)
         if stage is not None and stage.next is not Next.BUILD:
@@ -132,6 +135,7 @@ class BuildWorkflow:
     async def _fail(self, detail: str) -> State | None:
         failure = Failure(self._ask.request, self._cause, detail)
         stands = await step(StoreSteps.fail, FailAsk(self._stamp(), failure))
+        self._ended = stands.state if stands is not None else None
         return stands.state if stands is not None and stands.owes_record else None
 
     async def _cancel(self, build: Build) -> None:

@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.buildrunner import BuildRunnerActivities
     from activities.queue import ObserveAsk, StoreSteps
     from domain.build import Status
+    from domain.gate import clock
     from stores.contract import Answer, Follows, Judged
     from workflows import policies
     from workflows.messages import WatchBuild
@@ -96,4 +97,4 @@ class BuildSignalWorkflow:
     def _explain(self) -> None:
         ask = self._question
         about = f"Build `{ask.build}` of {ask.runner} is {ask.stored}"
-        workflow.set_current_details(f"{about}; judged by news, or at {self._until} ms")
+        workflow.set_current_details(f"{about}; judged by news, or at {clock(self._until)}")

@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.build import BuildWorkflow
     from workflows.hook import HookWorkflow
     from workflows.messages import BuildInput, HookInput
-    from workflows.steps import attributes, now_ms
+    from workflows.steps import attributes, now_ms, of_queue
 
 
 class Drive:
@@ -61,6 +61,7 @@ class Drive:
             HookWorkflow.run,
             HookInput(self._fence, self._queue, owed.request),
             id=ids.hooks(self._queue, owed.request),
+            search_attributes=of_queue(self._queue),
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             parent_close_policy=workflow.ParentClosePolicy.ABANDON,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Final
 
 from temporalio.common import SearchAttributeKey
@@ -35,5 +34,5 @@ def hooks(name: str, number: int) -> str:
 
 
 def watch(remote: str) -> str:
-    """The address itself may hold what an id must not, so it is told by its digest."""
-    return f"watch/{sha256(remote.encode()).hexdigest()[:16]}"
+    """Of a remote's id, never its address."""
+    return f"watch/{remote}"

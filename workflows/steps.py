@@ -104,3 +104,7 @@ def attributes(queue: str, request: int, uri: str, state: State) -> TypedSearchA
             SearchAttributePair(ids.URI, uri[:255]),
         ]
     )
+
+
+def of_queue(queue: str) -> TypedSearchAttributes:
+    return TypedSearchAttributes([SearchAttributePair(ids.QUEUE, queue)])

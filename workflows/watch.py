@@ -14,7 +14,6 @@ with workflow.unsafe.imports_passed_through():
 class WatchWorkflow:
     @workflow.run
     async def run(self, ask: WatchInput) -> None:
-        workflow.set_current_details(f"watches {ask.remote}")
         await workflow.execute_activity_method(
             WatchActivities.watch, WatchAsk(ask.fence, ask.remote), **policies.WATCH
         )

@@ -11,7 +11,7 @@ from temporalio.testing import ActivityEnvironment
 import worker
 from activities.watch import WatchActivities, WatchAsk
 from domain.identity import Fence
-from domain.settings import QueueSettings
+from domain.settings import QueueSettings, remote_id
 from extensions.queueconfig.fake import FakeConfig
 from extensions.sourcecontrol.fake import FakeRemotes, FakeSourceControl
 from stores import schema
@@ -44,7 +44,9 @@ async def test_only_the_queue_whose_ref_moved_is_woken(tmp_path: Path) -> None:
     beats: list[object] = []
     environment = ActivityEnvironment()
     environment.on_heartbeat = lambda *details: beats.append(details)
-    running = asyncio.create_task(environment.run(watches.watch, WatchAsk(fence, REMOTE)))
+    running = asyncio.create_task(
+        environment.run(watches.watch, WatchAsk(fence, remote_id(REMOTE)))
+    )
     await asyncio.sleep(0.3)
     assert sorted(woken) == ["main", "next", "old"]  # none of them has a request yet
     woken.clear()
