@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from domain.identity import Fence
@@ -101,7 +101,9 @@ class Real:
     async def report(self) -> Report:
         """As the CLI does it."""
         await self.parts.waker.queue(self.fence, QUEUE)
-        handle = self.client.get_workflow_handle_for(QueueWorkflow.run, ids.queue(QUEUE))
+        handle: WorkflowHandle[QueueWorkflow, None] = self.client.get_workflow_handle_for(
+            QueueWorkflow.run, ids.queue(QUEUE)
+        )
         return await handle.execute_update(QueueWorkflow.report_head)
 
     async def land(self) -> str:
@@ -111,6 +113,9 @@ class Real:
         report = await self.report()
         assert report.request, report
         return commit
+
+    async def request(self, commit: str) -> Request:
+        return (await self.parts.store.attempts(QUEUE, commit))[0]
 
     async def recorded(self, commit: str) -> Request:
         """When it is, and the promotion with it."""
@@ -143,7 +148,12 @@ class Real:
 async def real_trunk(folder: Path, *command: str, **settings: Any) -> AsyncIterator[Real]:  # noqa: ANN401 - as they are
     """Its Temporal server is its own, with its database on disk, as on a person's machine."""
     repository = Repository(folder / "repository")
-    given = {"command": command, "shell": True, "promote": "verified-main", "watch_interval": 3600}
+    given: dict[str, Any] = {
+        "command": command,
+        "shell": True,
+        "promote": "verified-main",
+        "watch_interval": 3600,
+    }
     queue = QueueSettings(QUEUE, str(repository.path), "main", **(given | settings))
     on_disk = Settings(data=folder / "data")
     with owned(on_disk.data):

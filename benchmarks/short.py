@@ -144,9 +144,8 @@ async def burst(real: Real, stamps: Stamps, measured: Measured) -> None:
     with real.repository.moving() as move:
         for head in heads:
             move(head)
-            poke = real.parts.waker.head_moved(real.fence, QUEUE)
+            _ = real.parts.waker.head_moved(real.fence, QUEUE)
             await asyncio.sleep(0)
-    await poke
     await real.report()
     measured.burst_seconds = time.monotonic() - began
     measured.superseded["queue"] = await quiet(real) - before

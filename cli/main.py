@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import typer
@@ -31,6 +31,8 @@ CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (Abort, 130),
 )
 
+PIPE_CLOSED: Final = 141
+
 app = typer.Typer(
     help="At which commit is this trunk green?",
     epilog="Exit codes: 0 green or done, 1 broken, 2 usage, 3 unknown, 4 not allowed, 8 pending, "
@@ -42,10 +44,10 @@ app = typer.Typer(
 db = typer.Typer(help="The store's schema.", no_args_is_help=True)
 VERBS: Final[tuple[Verb, ...]] = (
     *(up.up, demo.demo, act.worker, act.check, act.report),
-    *(ask.queues, ask.status, ask.requests, ask.show, ask.last_green, ask.is_green),
+    *(ask.queues, ask.status, ask.requests, ask.show_request, ask.last_green, ask.is_green),
 )
 for verb in VERBS:
-    add(app, verb)
+    add(app, verb, "show" if verb is ask.show_request else None)
 add(db, act.upgrade)
 app.add_typer(db, name="db")
 
@@ -56,23 +58,21 @@ def run(arguments: Sequence[str]) -> int:
         return int(app(list(arguments), prog_name="lastgreen", standalone_mode=False) or 0)
     except TyperException as error:
         return _say(error.format_message() or "see --help", error.exit_code)
+    except SystemExit:
+        return PIPE_CLOSED  # how typer ends when nobody reads on; its own code would say "broken"
     except BaseException as error:  # noqa: BLE001 - the last place that can say what happened
-        if "--debug" in arguments:
-            traceback.print_exception(error)
         for kind, code in CODES:
             if isinstance(error, kind):
                 return _say(str(error), code)
-        hint = "" if "--debug" in arguments else "; --debug shows where"
-        return _say(f"internal error: {type(error).__name__}: {error}{hint}", Exit.INTERNAL)
+        text = f"internal error: {type(error).__name__}: {error} (--debug shows where)"
+        return _say(text, Exit.INTERNAL)
 
 
 def main() -> None:
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(BrokenPipeError):
             stream.flush()
-        except BrokenPipeError:
-            code = code or 1
     # Not sys.exit: after a refused connection Temporal's threads can crash an ending interpreter.
     os._exit(code)
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from cli.verb import Here
 from domain.identity import RequestId
 from domain.request import State, Strategy
 from stores.contract import Happening, Reader, Request
@@ -32,18 +33,29 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def show_json(data: object) -> None:
-    print(json.dumps(plain(data), indent=2))
+def show(here: Here, data: object, text: str) -> None:
+    """The text, or the data as JSON."""
+    if here.json:
+        print(json.dumps(plain(data), indent=2))
+    elif text:
+        print(text)
+
+
+def show_rows(
+    here: Here, data: object, columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    """Drawn for a person; for a pipe aligned, whole and without ornament."""
+    if not here.json and sys.stdout.isatty():
+        Console().print(_table(columns, rows))
+        return
+    sizes = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    show(here, data, "\n".join(_aligned(row, sizes) for row in (columns, *rows)))
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - whatever is shown
-    if isinstance(value, Request):
-        return {
-            "id": request_id(value),
-            **{f.name: plain(getattr(value, f.name)) for f in fields(value)},
-        }
     if is_dataclass(value):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        own = {"id": request_id(value)} if isinstance(value, Request) else {}
+        return own | {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(part) for key, part in value.items()}
     return [plain(part) for part in value] if isinstance(value, list | tuple) else value
@@ -62,14 +74,8 @@ def short(text: str) -> str:
     return _COMMIT.sub(lambda found: found[0][:10], text)
 
 
-def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Drawn for a person; for a pipe aligned, whole and without ornament."""
-    if sys.stdout.isatty():
-        Console().print(_table(columns, rows))
-        return
-    sizes = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    for row in (columns, *rows):
-        print("  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip())
+def _aligned(row: Sequence[str], sizes: Sequence[int]) -> str:
+    return "  ".join(text.ljust(size) for text, size in zip(row, sizes, strict=True)).rstrip()
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

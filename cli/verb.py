@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -50,10 +51,14 @@ def add(app: typer.Typer, verb: Verb, name: str | None = None) -> None:
     def call(**given: Any) -> int:  # noqa: ANN401 - whatever the verb takes
         for group, kind in groups.items():
             given[group] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        return asyncio.run(_until_told(verb(**given)))
+        try:
+            return asyncio.run(_until_told(verb(**given)))
+        except Exception:
+            if given["here"].debug:
+                traceback.print_exc()
+            raise
 
-    call.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    call.__annotations__ = {}
+    call.__dict__["__signature__"] = inspect.Signature(flat)
     app.command(name or verb.__name__.replace("_", "-"), help=inspect.getdoc(verb))(call)
 
 

@@ -40,8 +40,7 @@ def _size(column: str, limit: int) -> sa.CheckConstraint:
 def _states_and_causes() -> str:
     """Exactly the rows of the table of endings."""
     allowed = [
-        f"(origin = '{origin}' and state = '{state}' and "
-        + (f"cause = '{cause}')" if cause else "cause is null)")
+        f"(origin = '{origin}' and state = '{state}' and coalesce(cause, '') = '{cause or ''}')"
         for origin in Origin
         for state in State
         for cause in (None, *Cause)
@@ -131,7 +130,8 @@ requests: Final = sa.Table(
     ),
     sa.CheckConstraint(
         "(green_at is null or state = 'succeeded') and (recorded_at is null or "
-        f"{_one_of('cause', sorted(VERDICTS))})",
+        + _one_of("coalesce(cause, '')", sorted(VERDICTS))
+        + ")",
         name="record",
     ),
     sa.Index("requests_by_order", "queue", "order", "number"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -164,7 +164,8 @@ async def _take_queue_row(connection: AsyncConnection, queue: str) -> int:
 async def move(tx: Tx, step: Transition) -> State:
     """The only place that changes one request's state; answers the state that stands."""
     mine = (R.queue == tx.queue) & (R.number == step.request)
-    row = (await tx.connection.execute(sa.select(R.state).where(mine))).one_or_none()
+    read = sa.select(R.state, R.accepted_at, R.admitted_at).where(mine)
+    row = (await tx.connection.execute(read)).one_or_none()
     if row is None:
         raise NotFound(f"request/{tx.queue}/{step.request} does not exist")
     state = State(row.state)
@@ -172,6 +173,8 @@ async def move(tx: Tx, step: Transition) -> State:
         return state
     if not is_arrow(state, step.to, step.cause):
         raise Invariant(f"request/{tx.queue}/{step.request}: {state} -> {step.to} ({step.cause})")
+    # Two workflows' clocks may differ a little; the order of a request's times does not.
+    step = replace(step, at=max(step.at, row.accepted_at, row.admitted_at or 0))
     written = {name: value for name, value in _columns(step).items() if value is not None}
     await tx.connection.execute(sa.update(t.requests).where(mine).values(state=step.to, **written))
     await tx.note(step.request, step.cause or "admitted", step.detail)
@@ -217,10 +220,11 @@ async def supersede(tx: Tx, keep: int, *, everything_older: bool = False) -> Non
     oldest_kept = by_age.limit(1).offset(0 if everything_older else keep - 1).scalar_subquery()
     waits = heads & (R.state == State.ACCEPTED) & R.ended_at.is_(None) & (R.order < oldest_kept)
     cause = Cause.SUPERSEDED_BY_NEWER_HEAD
+    ended_at = sa.case((R.accepted_at > tx.at, R.accepted_at), else_=tx.at)
     statement = (
         sa.update(t.requests)
         .where(waits)
-        .values(state=State.SUPERSEDED, cause=cause, ended_at=tx.at)
+        .values(state=State.SUPERSEDED, cause=cause, ended_at=ended_at)
         .returning(R.number)
     )
     ended = sorted((await tx.connection.execute(statement)).scalars())

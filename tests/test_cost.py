@@ -97,10 +97,8 @@ async def test_a_validated_head_costs_75_events_at_most(trunk: Trunk) -> None:
     await trunk.succeeds("A")
     with statements(trunk) as asked:
         heads = [await validated(trunk, uri) for uri in "BCDEF"]
-    print(heads)
     found = {kind: median(head[kind] for head in heads) for kind in EVENTS}
     assert sum(found.values()) <= sum(EVENTS.values()) == 75, grown(found)
-    print(asked)
     assert asked.total() / len(heads) <= STATEMENTS, asked
 
 
@@ -111,12 +109,10 @@ async def test_a_superseded_head_costs_a_fifth_of_an_event_at_most(trunk: Trunk)
     with statements(trunk) as asked:
         for number in range(HEADS):
             trunk.source.land(f"B{number}")
-            poke = trunk.parts.waker.head_moved(trunk.fence, trunk.queue)
+            _ = trunk.parts.waker.head_moved(trunk.fence, trunk.queue)
             await asyncio.sleep(0)
-        await poke
         await trunk.is_in(f"B{HEADS - 1}", State.ACCEPTED)
         events = await quiet(trunk) - before
-    print(events, asked)
     assert len(trunk.runner.triggers) == 1
     assert events / HEADS <= EVENTS_SUPERSEDED, f"the queue has {events} events of {HEADS} heads"
     assert asked.total() / HEADS <= STATEMENTS_SUPERSEDED, asked

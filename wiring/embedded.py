@@ -79,7 +79,7 @@ async def machine(
     settings: Settings, config: QueueConfig, ports: Ports, say: Say
 ) -> AsyncIterator[Machine]:
     """In a data folder that is ``owned``."""
-    data = settings.data.absolute()
+    data = settings.data
     async with _server(data, ports, say) as (note, ended):
         client = await _answering(note, ended)
         await check_search_attributes(client)
@@ -115,7 +115,7 @@ async def start_queues(client: Client, parts: Parts, fence: Fence, *, alone: boo
 def owned(data: Path) -> Iterator[None]:
     """The lock is the process's: however that ends, the next one may have the folder."""
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
         (data / ".gitignore").write_text("*\n")
         file = (data / "lock").open("a+", encoding="utf-8")
     except OSError as error:

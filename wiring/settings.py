@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from domain.errors import StoreOut
@@ -26,7 +26,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LASTGREEN_", extra="ignore")
 
-    data: Path = Field(default=Path(".lastgreen"), description="folder for store, mirrors and logs")
+    data: Annotated[Path, AfterValidator(Path.absolute)] = Field(
+        default=Path(".lastgreen"), description="folder for store, mirrors and logs"
+    )
     config: Path | None = Field(default=None, description=f"queues; default: {CONFIG}")
     database_url: str | None = Field(default=None, description="default: SQLite in the data folder")
     builds: int = Field(default=2, ge=1, le=64, description="builds at a time on this machine")
@@ -34,7 +36,7 @@ class Settings(BaseSettings):
 
     @property
     def store_file(self) -> Path:
-        return self.data.absolute() / "store.db"
+        return self.data / "store.db"
 
     @property
     def store_url(self) -> str:
@@ -57,7 +59,7 @@ async def reading(settings: Settings) -> AsyncIterator[Reader]:
     """The store alone: no server and no worker is needed to ask."""
     if settings.database_url is None and not settings.store_file.is_file():
         raise StoreOut(
-            f"there is no store in {settings.data.absolute()}: name its folder with --data, or "
+            f"there is no store in {settings.data}: name its folder with --data, or "
             "make one with `lastgreen up`"
         )
     engine = open_engine(settings.store_url)

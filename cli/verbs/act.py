@@ -16,7 +16,7 @@ from temporalio.client import (
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
-from cli.output import say, show_json, show_table
+from cli.output import say, show, show_rows
 from cli.verb import Here
 from cli.verbs.ask import QueueName
 from cli.verbs.up import check_queue
@@ -55,10 +55,7 @@ async def report(here: Here, queue: QueueName) -> int:
     async with reading(settings) as reader:
         fence = await reader.fence()
     answer = await _report(await _client(here), fence, name)
-    if here.json:
-        show_json(answer)
-    elif answer.request:
-        print(answer.request)
+    show(here, answer, answer.request or "")
     if answer.request is None:
         say(f"lastgreen: {answer.error}")
     return Exit.GREEN if answer.request else OF_KIND.get(answer.kind, Exit.INTERNAL)
@@ -75,10 +72,11 @@ async def _report(client: Client, fence: Fence, queue: str) -> Report:
         static_summary=f"validates {queue}",
     )
     try:
-        return await client.execute_update_with_start_workflow(
-            QueueWorkflow.report_head, start_workflow_operation=start, rpc_timeout=WAIT
-        )
-    except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+        async with asyncio.timeout(WAIT.total_seconds()):
+            return await client.execute_update_with_start_workflow(
+                QueueWorkflow.report_head, start_workflow_operation=start
+            )
+    except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
         raise TemporalOut(
             f"no worker answered for queue {queue}: start `lastgreen up` or `lastgreen worker`"
         ) from error
@@ -122,19 +120,13 @@ async def check(here: Here) -> int:
         check_queue(queue)
         _ = parts.extensions.runners(queue.runner)
         _ = [parts.extensions.sinks(route.sink) for route in queue.hooks]
-    if here.json:
-        show_json(queues)
-        return Exit.GREEN
     rows = [(q.name, redact(q.repository), q.ref, q.promote or "-", q.runner) for q in queues]
-    show_table(("queue", "repository", "ref", "promotes to", "runner"), rows)
+    show_rows(here, queues, ("queue", "repository", "ref", "promotes to", "runner"), rows)
     return Exit.GREEN
 
 
 async def upgrade(here: Here) -> int:
     """Bring the store to the schema of this program, keeping every row."""
     version = await upgrade_store(here.settings, int(time.time() * 1000))
-    if here.json:
-        show_json({"schema": version})
-    else:
-        say(f"the store's schema is {version}")
+    show(here, {"schema": version}, f"the store's schema is {version}")
     return Exit.GREEN

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import NONE, plain, request_id, say, short, show_json, show_table, when
+from cli.output import NONE, plain, request_id, say, short, show, show_rows, when
 from cli.verb import Here
 from domain.errors import Malformed, Misconfigured, NotFound, StoreOut
 from domain.fact import Exit, answer
@@ -26,16 +26,13 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, ne
 
 async def queues(here: Here) -> int:
     """Queues that are configured, or known from before."""
-    configured, known = configured_queues(here), set[str]()
+    configured, stored = configured_queues(here), set[str]()
     with suppress(*([StoreOut] if configured else [])):
         async with reading(here.settings) as reader:
-            known = set(await reader.queues())
-    found = [_about(name, configured.get(name)) for name in sorted(known | configured.keys())]
-    if here.json:
-        show_json(found)
-    else:
-        rows = [tuple(text or NONE for text in queue.values()) for queue in found]
-        show_table(("queue", "repository", "ref", "promotes to"), rows)
+            stored = set(await reader.queues())
+    found = [_about(name, configured.get(name)) for name in sorted(stored | configured.keys())]
+    rows = [tuple(text or NONE for text in queue.values()) for queue in found]
+    show_rows(here, found, ("queue", "repository", "ref", "promotes to"), rows)
     return Exit.GREEN
 
 
@@ -44,11 +41,8 @@ async def status(here: Here, queue: AnyQueue = None) -> int:
     async with reading(here.settings) as reader:
         names = [await known(here, reader, queue)] if queue else await reader.queues()
         states = [await reader.queue(name) for name in names]
-    if here.json:
-        show_json([_state(state) for state in states])
-        return Exit.GREEN
     columns = ("queue", "latest", "state", "last green", "in flight", "waiting", "paused")
-    show_table(columns, [_state_row(state) for state in states])
+    show_rows(here, [_state(state) for state in states], columns, [_state_row(s) for s in states])
     return Exit.GREEN
 
 
@@ -57,15 +51,12 @@ async def requests(here: Here, queue: QueueName, state: Only = None, limit: Limi
     async with reading(here.settings) as reader:
         name = await known(here, reader, queue)
         found = await reader.requests(name, state=state, limit=limit)
-    if here.json:
-        show_json(found)
-        return Exit.GREEN
     columns = ("request", "commit", "state", "cause", "strategy", "base", "accepted", "ended")
-    show_table(columns, [_request_row(request) for request in found])
+    show_rows(here, found, columns, [_request_row(request) for request in found])
     return Exit.GREEN
 
 
-async def show(
+async def show_request(
     here: Here,
     request: Annotated[str, typer.Argument(help="Such as request/monorepo/main/7")],
 ) -> int:
@@ -76,19 +67,16 @@ async def show(
         builds = await reader.builds(parsed.queue, parsed.number)
         fact = await reader.fact(parsed.queue, found.uri)
         history = await reader.history(parsed.queue, parsed.number)
-    if here.json:
-        show_json({"request": found, "builds": builds, "fact": fact, "history": history})
-        return Exit.GREEN
-    print(f"{request_id(found)}  {found.state}" + (f" ({found.cause})" if found.cause else ""))
-    print(f"commit  {found.uri}")
-    print(
-        f"build   {found.strategy or 'none yet'}"
-        + (f" on {found.base_uri}" if found.base_uri else "")
-    )
-    print(f"fact    {f'{fact.verdict}, by request {fact.request}' if fact else 'none'}")
-    for build in builds:
-        print(f"attempt {build.attempt}  {build.runner}  {build.status}  {build.url or build.id}")
-    show_table(("at", "what", "why"), [(when(h.at), h.kind, short(h.detail)) for h in history])
+    if not here.json:
+        cause, base = found.cause or "not ended", found.base_uri or "nothing"
+        print(f"{request}  {found.state} ({cause})\ncommit  {found.uri}")
+        print(f"build   {found.strategy or 'none yet'}, on {base}")
+        print(f"fact    {f'{fact.verdict}, by request {fact.request}' if fact else 'none'}")
+        for build in builds:
+            print(f"attempt {build.attempt}  {build.status}  {build.url or build.id}")
+    data = {"request": found, "builds": builds, "fact": fact, "history": history}
+    rows = [(when(row.at), row.kind, short(row.detail)) for row in history]
+    show_rows(here, data, ("at", "what", "why"), rows)
     return Exit.GREEN
 
 
@@ -96,13 +84,9 @@ async def last_green(here: Here, queue: QueueName) -> int:
     """The newest green commit of a queue; exit code 3 when there is none."""
     async with reading(here.settings) as reader:
         green = (await reader.queue(await known(here, reader, queue))).last_green
-    if here.json:
-        show_json(
-            {"queue": queue, "uri": green and green.uri, "request": green and request_id(green)}
-        )
-    elif green:
-        print(green.uri)
-    else:
+    uri = green.uri if green else None
+    show(here, {"queue": queue, "uri": uri, "request": green and request_id(green)}, uri or "")
+    if green is None:
         say(f"queue {queue} has no green commit yet")
     return Exit.GREEN if green else Exit.UNKNOWN
 
@@ -116,18 +100,16 @@ async def is_green(
         name = await known(here, reader, queue)
         fact = await reader.fact(name, uri)
         attempts = await reader.attempts(name, uri)
-    under_way = [request for request in attempts if not request.state.is_terminal]
-    code = answer(fact, under_way=bool(under_way))
-    number = fact.request if fact else (attempts[0].number if attempts else None)
+    code = answer(fact, under_way=any(not attempt.state.is_terminal for attempt in attempts))
+    number = fact.request if fact else attempts[0].number if attempts else None
     request = number and str(RequestId(name, number))
-    if here.json:
-        found = {"queue": name, "uri": uri, "answer": code.name.lower(), "exit": int(code)}
-        show_json({**found, "request": request, "fact": fact})
-    elif fact:
-        print(f"{fact.verdict} by {request}, degree {fact.degree:g}, {when(fact.created_at)}")
+    if fact:
+        text = f"{fact.verdict} by {request}, degree {fact.degree:g}, {when(fact.created_at)}"
     else:
         why = f"{request} is {attempts[0].state}" if attempts else "no request named it"
-        print(f"{code.name.lower()}: no fact; {why}")
+        text = f"{code.name.lower()}: no fact; {why}"
+    found = {"queue": name, "uri": uri, "answer": code.name.lower(), "exit": int(code)}
+    show(here, {**found, "request": request, "fact": fact}, text)
     return code
 
 
@@ -151,12 +133,8 @@ async def known(here: Here, reader: Reader, queue: str) -> str:
 
 
 def _about(name: str, queue: QueueSettings | None) -> dict[str, str | None]:
-    return {
-        "name": name,
-        "repository": redact(queue.repository) if queue else None,
-        "ref": queue.ref if queue else None,
-        "promote": queue.promote if queue else None,
-    }
+    about = (redact(queue.repository), queue.ref, queue.promote) if queue else (None,) * 3
+    return dict(zip(("name", "repository", "ref", "promote"), (name, *about), strict=True))
 
 
 def _state(state: QueueState) -> dict[str, Any]:

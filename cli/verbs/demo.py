@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cli.output import BOARD, Board, say, short, show_json, show_table
+from cli.output import BOARD, Board, say, short, show_rows
 from cli.verb import Here
 from cli.verbs.up import logged, write_queue
 from domain.fact import Exit
@@ -27,7 +27,7 @@ from wiring.settings import Settings
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave its folder in place")]
 QUEUE: Final = "demo/trunk"
-TRUNK, VERIFIED = "refs/heads/main", "refs/heads/verified-main"
+VERIFIED: Final = "refs/heads/verified-main"
 LIMIT: Final = 60.0
 IDENTITY: Final = ("-c", "user.name=demo", "-c", "user.email=demo@localhost")
 SCRIPT: Final = """\
@@ -198,12 +198,8 @@ async def _demo(here: Here, scene: Scene) -> int:
             say(f"the story did not end within {LIMIT:g} s")
         rows = await board.rows()
         wrong = await story.differences(rows)
-    if here.json:
-        show_json(
-            {"requests": [dict(zip(BOARD, row, strict=True)) for row in rows], "wrong": wrong}
-        )
-    else:
-        show_table(BOARD, rows)
+    data = {"requests": [dict(zip(BOARD, row, strict=True)) for row in rows], "wrong": wrong}
+    show_rows(here, data, BOARD, rows)
     say("\n".join(wrong) or "all is as it should be")
     return Exit.BROKEN if wrong else Exit.GREEN
 

@@ -23,7 +23,7 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-from cli.output import Board, say, show_json
+from cli.output import Board, say, show
 from cli.verb import Here
 from domain.errors import Malformed, Misconfigured, NotFound, SourceControlOut
 from domain.fact import Exit
@@ -60,7 +60,7 @@ async def up(here: Here, one: One, listen: Listen) -> int:
     wanted = None if one.repository is None else wanted_queue(one, one.repository)
     for queue in [wanted] if wanted else settings.queues().list():
         check_queue(queue)
-    with owned(settings.data.absolute()), logged(settings.data):
+    with owned(settings.data), logged(settings.data):
         if wanted:
             settings = settings.model_copy(update={"config": write_queue(settings, wanted)})
         config, ports = settings.queues(), Ports(listen.port, listen.ui_port)
@@ -71,8 +71,7 @@ async def up(here: Here, one: One, listen: Listen) -> int:
 
 async def _work(here: Here, running: Machine) -> int:
     queues = running.parts.config.list()
-    if here.json:
-        show_json({"ui": running.ui, "queues": queues})
+    show(here, {"ui": running.ui, "queues": queues}, "")
     say(f"Temporal UI  {running.ui}")
     for queue in queues:
         target = f", promotes to {queue.promote}" if queue.promote else ""
@@ -86,7 +85,8 @@ async def _work(here: Here, running: Machine) -> int:
         except asyncio.CancelledError:
             board.say("stopping")
             return Exit.GREEN
-    raise TemporalOut(f"the Temporal server ended with {running.server_ended.result()}")
+    code = running.server_ended.result()
+    raise TemporalOut(f"the Temporal server ended with {code}: see temporal.log in the data folder")
 
 
 def write_queue(settings: Settings, queue: QueueSettings) -> Path:

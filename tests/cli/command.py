@@ -11,9 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE: Final = 30.0
@@ -38,10 +38,12 @@ def answer(folder: Path, *arguments: str) -> Any:
 
 
 class Up:
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    """A verb that runs until it is told to end."""
+
+    def __init__(self, folder: Path, *arguments: str, verb: str = "up", **more: str) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(  # noqa: S603
-            [*LASTGREEN, "up", *arguments], cwd=folder, env=environment(),
+            [*LASTGREEN, verb, *arguments], cwd=folder, env=environment(**more),
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -69,17 +71,19 @@ class Up:
         self._reader.join(PATIENCE)
         return code
 
+    @contextmanager
+    def running(self) -> Iterator[Self]:
+        try:
+            yield self
+        finally:
+            if self.process.poll() is None:
+                self.end()
+            if self.process.stderr is not None:
+                self.process.stderr.close()
 
-@contextmanager
-def up(folder: Path, *arguments: str) -> Iterator[Up]:
-    running = Up(folder, *arguments)
-    try:
-        yield running
-    finally:
-        if running.process.poll() is None:
-            running.end()
-        if running.process.stderr is not None:
-            running.process.stderr.close()
+
+def up(folder: Path, *arguments: str) -> AbstractContextManager[Up]:
+    return Up(folder, *arguments).running()
 
 
 def server_pid(data: Path) -> int:

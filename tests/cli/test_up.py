@@ -13,7 +13,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from temporalio.client import Client
 
+from stores import schema
 from tests.cli.command import Up, answer, lastgreen, server_pid, up
 from tests.extensions.processes import is_alive, is_written
 from tests.extensions.remote import Remote
@@ -33,6 +35,7 @@ class Machine:
         (self.a,) = self.remote.land("A")
         options = ("--repository", "trunk.git", "--promote", "verified-main", "--data", "data")
         self.arguments = (*options, *COMMAND)
+        self.b = ""
         self.up: Up
 
 
@@ -160,7 +163,11 @@ def test_a_repository_that_asks_for_credentials(tmp_path: Path) -> None:
 
 def test_an_empty_repository_is_waited_for(tmp_path: Path) -> None:
     remote = Remote(tmp_path / "trunk.git")
-    with up(tmp_path, "--repository", "trunk.git", *COMMAND) as running:
+    (tmp_path / "lastgreen.toml").write_text(
+        f'version = 1\n[[queue]]\nname = "{QUEUE}"\nref = "main"\ncommand = ["true"]\n'
+        'repository = "./trunk.git"\nwatch_interval = 1\n'
+    )
+    with up(tmp_path) as running:
         running.until("trunk.git has no refs/heads/main .*push it, or correct --ref")
         assert lastgreen(tmp_path, "report", QUEUE).returncode == 2
         assert lastgreen(tmp_path, "last-green", QUEUE).returncode == 3
@@ -180,6 +187,23 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
         running.until(r"request/trunk/main/1  (trigger_failed|processing_failed)")
     (request,) = answer(tmp_path, "requests", QUEUE)
     assert request["state"] == "failed"
+
+
+def test_a_worker_apart_from_its_server(tmp_path: Path, client: Client) -> None:
+    """Of another server; nothing of ours runs on this one's usual task queues."""
+    Remote(tmp_path / "trunk.git").land("A")
+    name = f"apart-{time.time_ns()}"
+    (tmp_path / "lastgreen.toml").write_text(
+        f'version = 1\n[[queue]]\nname = "{name}"\nref = "main"\ncommand = ["true"]\n'
+        f'repository = "{tmp_path}/trunk.git"\n'
+    )
+    address = client.service_client.config.target_host
+    assert lastgreen(tmp_path, "db", "upgrade").returncode == 0
+    assert answer(tmp_path, "db", "upgrade") == {"schema": schema.newest()}
+    with Up(tmp_path, verb="worker", TEMPORAL_ADDRESS=address).running() as worker:
+        worker.until(f"works for {name} at {address}")
+        told = lastgreen(tmp_path, "report", name, TEMPORAL_ADDRESS=address)
+        assert told.stdout == f"request/{name}/1\n"
 
 
 @pytest.mark.spec("V399")

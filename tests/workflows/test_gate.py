@@ -169,6 +169,7 @@ async def test_a_queue_that_is_not_configured_waits_and_goes_on_when_it_returns(
     trunk: Trunk,
 ) -> None:
     await trunk.report("A", "B")
+    await trunk.until(lambda: _has_build(trunk, 1))
     settings = trunk.config.get(trunk.queue)
     trunk.config.remove(trunk.queue)
     await trunk.build_ends("A", "succeeded")
