@@ -69,7 +69,7 @@ class BuildRunnerActivities:
         found = await runner.find(order.key, order.head_uri)
         if found is None:
             stage = await self._stage(ask)
-            if ask.find_only or stage.next is not Next.BUILD or stage.request.ending is not None:
+            if ask.find_only or stage.next is not Next.BUILD or stage.is_ending:
                 return stage
         triggered = found or await runner.trigger(order)
         return await self._keep(ask, stage, settings, triggered, found=found is not None)

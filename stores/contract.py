@@ -132,6 +132,14 @@ class Stage:
     pushes: bool = False
     """Its runner wakes who waits for it."""
 
+    @property
+    def is_ending(self) -> bool:
+        """A cancel was asked for that no further attempt may outlive."""
+        given_up = self.request.ending is Why.START_TIMEOUT
+        return self.request.ending is not None and not (
+            given_up and self.request.ending_attempt != self.attempt
+        )
+
 
 class Follows(StrEnum):
     WAIT = "wait"

@@ -26,7 +26,7 @@ from domain.event import EventType
 from domain.fact import Exit, answer
 from domain.gate import Seen
 from domain.identity import Fence
-from domain.request import State
+from domain.request import Cause, State
 from domain.settings import QueueSettings, Route, remote_id
 from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.fake import FakeBuildRunner
@@ -34,7 +34,7 @@ from extensions.hooks.fake import FakeSink
 from extensions.queueconfig.fake import FakeConfig
 from extensions.sourcecontrol.fake import FakeRemotes, FakeSourceControl
 from stores import schema
-from stores.contract import Happening, QueueState, Request
+from stores.contract import Answer, Failure, Happening, QueueState, Request, Stamp
 from stores.engine import open_engine
 from stores.write import SqlStore
 from wiring.parts import WORKFLOWS, Extensions, Parts, TaskQueues
@@ -70,6 +70,8 @@ class Trunk:
     runner: FakeBuildRunner
     sink: FakeSink
     happened: list[Happening] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)
+    """The runners that were asked for."""
 
     @property
     def store(self) -> SqlStore:
@@ -207,6 +209,17 @@ class Trunk:
             task_queue=self.queue,
         )
 
+    async def observe_late(self, number: int, build: str) -> None:
+        """An answer that comes when nobody waits for it any more."""
+        status = await self.runner.status(build)
+        stamp = Stamp(self.fence, self.queue, int(time.time() * 1000))
+        await self.store.observe(stamp, Answer(number, 1, status), self.config.get(self.queue))
+
+    async def fail_closed(self, number: int) -> None:
+        stamp = Stamp(self.fence, self.queue, int(time.time() * 1000))
+        failure = Failure(number, Cause.PROCESSING_FAILED, "by a test")
+        await self.store.fail(stamp, failure, self.config.get(self.queue))
+
     async def drive_missing(self, number: int) -> None:
         message = BuildInput(self.fence, self.queue, number, "?", 0)
         await self.client.execute_workflow(
@@ -284,11 +297,18 @@ async def make_trunk(client: Client, folder: Path, **settings: Any) -> Trunk:
     waker = Waker(client, queue)
     store = SqlStore(engine, waker)
     remotes = FakeRemotes({"refs/heads/main": source})
-    extensions = Extensions(lambda _: source, lambda _: remotes, lambda _: runner, lambda _: sink)
+    named: list[str] = []
+
+    def runner_of(name: str) -> FakeBuildRunner:
+        named.append(name)
+        return runner
+
+    extensions = Extensions(lambda _: source, lambda _: remotes, runner_of, lambda _: sink)
     builds = CommandActivities(folder / "builds", config.get)
     task_queues = TaskQueues(queue, f"{queue}-builds")
     parts = Parts(engine, store, config, waker, extensions, builds, task_queues)
     trunk = Trunk(client, parts, await store.fence(), queue, config, source, runner, sink)
+    trunk.named = named
     waker.happened = trunk.happened.append
 
     async def wake(workflow_id: str) -> None:

@@ -93,6 +93,21 @@ async def machine(
             await parts.engine.dispose()
 
 
+@asynccontextmanager
+async def working(settings: Settings, client: Client) -> AsyncIterator[None]:
+    """The same work for a server and a store that somebody else looks after."""
+    await check_search_attributes(client)
+    parts = make_parts(client, settings.queues(), settings.data, settings.store_url)
+    try:
+        await schema.check(parts.engine)
+        fence = await parts.store.fence()
+        async with worker.workers(client, parts, settings.builds):
+            await start_queues(client, parts, fence)
+            yield
+    finally:
+        await parts.engine.dispose()
+
+
 async def start_queues(client: Client, parts: Parts, fence: Fence, *, alone: bool = False) -> None:
     """``alone``: a watch that runs is one whose worker is gone; it would be missed only later."""
     policy = WorkflowIDConflictPolicy

@@ -23,13 +23,11 @@ from cli.verbs.up import check_queue
 from domain.fact import Exit
 from domain.identity import Fence, queue_name
 from extensions.gitcommand import redact
-from stores import schema
 from wiring import embedded
 from wiring.parts import make_parts
 from wiring.settings import reading
 from wiring.settings import upgrade as upgrade_store
-from wiring.temporal import TemporalOut, check_search_attributes, connect
-from worker import workers
+from wiring.temporal import TemporalOut, connect
 from workflows import ids, policies
 from workflows.messages import QueueInput, Report
 from workflows.queue import QueueWorkflow
@@ -92,20 +90,11 @@ async def _client(here: Here) -> Client:
 async def worker(here: Here) -> int:
     """Work for a Temporal server that runs elsewhere, until told to end."""
     settings = here.settings
-    config = settings.queues()
-    names = ", ".join(queue.name for queue in config.list())
+    names = ", ".join(queue.name for queue in settings.queues().list())
     client = await connect(None, settings.namespace)
-    await check_search_attributes(client)
-    parts = make_parts(client, config, settings.data, settings.store_url)
-    try:
-        await schema.check(parts.engine)
-        fence = await parts.store.fence()
-        async with workers(client, parts, settings.builds):
-            await embedded.start_queues(client, parts, fence)
-            say(f"works for {names} at {client.service_client.config.target_host}")
-            await asyncio.Event().wait()
-    finally:
-        await parts.engine.dispose()
+    async with embedded.working(settings, client):
+        say(f"works for {names} at {client.service_client.config.target_host}")
+        await asyncio.Event().wait()
     return Exit.GREEN
 
 
