@@ -35,10 +35,6 @@ class ValueRefused(Invariant):
     """The database refuses the value itself: data or check violation, never an outage."""
 
 
-class AlreadyExists(Permanent):
-    """A row of that identity is there; it was left as it is."""
-
-
 class Fenced(Permanent):
     """The store has a newer epoch: whoever acts under the old one ends without an effect."""
 

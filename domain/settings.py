@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -68,9 +68,6 @@ class QueueSettings:
                 raise Malformed(f"{key} = {value:g}: must be from {low:g} to {high:g}")
         if self.slot_grace <= self.cancel_grace:
             raise Malformed("slot_grace must be longer than cancel_grace")
-
-
-KNOWN_KEYS: Final = frozenset(field.name for field in fields(QueueSettings))
 
 
 def ms(seconds: float) -> int:

@@ -173,7 +173,6 @@ class Failure:
     request: int
     cause: Cause
     detail: str
-    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +180,7 @@ class Recorded:
     """The authoritative fact decides what follows, not the request."""
 
     is_green: bool
-    degree: float
-    created: bool
     has_target: bool = False
-    """Whether there is a ref to promote to."""
 
 
 class Delivering(StrEnum):
@@ -290,11 +286,7 @@ class Writer(Protocol):
         """None: there is no verdict to record."""
 
     async def announce(
-        self,
-        stamp: Stamp,
-        number: int,
-        settings: QueueSettings | None,
-        promotion: Happening | None,
+        self, stamp: Stamp, number: int, settings: QueueSettings | None, told: Happening | None
     ) -> None:
         """``recorded``, last of all; of a request that is recorded nothing."""
 

@@ -163,7 +163,7 @@ class SqlStore(SqlReader):
                 raise Invariant(f"request/{tx.queue}/{number} is {request.state} at record")
             if request.cause is None or not request.cause.has_verdict:
                 return None
-            created = await _write_fact(tx, request)
+            await _write_fact(tx, request)
             fact = await facts_at(tx.connection, tx.queue, request.uri)
             if fact is None:
                 raise Invariant(f"request/{tx.queue}/{number} has a verdict, and no fact stands")
@@ -173,18 +173,14 @@ class SqlStore(SqlReader):
                     sa.update(t.requests).where(mine).values(green_at=tx.at)
                 )
             await tx.resolve("record", str(number), "lastgreen")
-            return Recorded(fact.is_green, fact.degree, created)
+            return Recorded(fact.is_green)
 
     async def announce(
-        self,
-        stamp: Stamp,
-        number: int,
-        settings: QueueSettings | None,
-        promotion: Happening | None,
+        self, stamp: Stamp, number: int, settings: QueueSettings | None, told: Happening | None
     ) -> None:
         async with self._write(stamp, settings) as tx:
-            if promotion is not None:
-                await tx.happened(promotion)
+            if told is not None:
+                await tx.happened(told)
             mine = (R.queue == tx.queue) & (R.number == number) & R.recorded_at.is_(None)
             done = sa.update(t.requests).where(mine).values(recorded_at=tx.at)
             if (await tx.connection.execute(done)).rowcount:
@@ -221,10 +217,10 @@ class SqlStore(SqlReader):
                 await tx.dead_letter("hook", subject, "undeliverable", delivery.last_error)
 
 
-async def _write_fact(tx: Tx, request: Request) -> bool:
+async def _write_fact(tx: Tx, request: Request) -> None:
     """The fact of this attempt; an adopted one has its own already, by another request."""
     if request.cause not in (Cause.BUILD_SUCCEEDED, Cause.BUILD_FAILED):
-        return False
+        return
     values = {
         "queue": tx.queue,
         "uri": request.uri,
@@ -242,6 +238,5 @@ async def _write_fact(tx: Tx, request: Request) -> bool:
     )
     if (other := (await tx.connection.execute(stranger)).scalar()) is not None:
         raise Invariant(f"fact of {request.uri} is by request {other}, no attempt at it")
-    created = await tx.insert_once(t.facts, values)
+    await tx.insert_once(t.facts, values)
     await tx.note(request.number, "fact_recorded", f"degree {values['degree']:g}")
-    return created

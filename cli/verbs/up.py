@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import structlog
 import typer
@@ -32,6 +32,10 @@ from extensions.gitcommand import check_ref, check_url, redact
 from wiring.embedded import Machine, Ports, machine, owned, start_queues
 from wiring.settings import Settings
 from wiring.temporal import TemporalOut
+
+
+NEAR: Final = {"watch_interval": 2}
+"""A look at a repository on this machine costs nothing."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def wanted_queue(one: One, repository: str) -> QueueSettings:
     place = re.split("[/:]", url.rstrip("/").removesuffix("/.git").removesuffix(".git"))[-1]
     made_up = f"{place}/{one.ref.removeprefix('refs/heads/')}"
     name = one.queue or re.sub("[^A-Za-z0-9._/-]", "-", made_up)
-    queue = QueueSettings(name, url, one.ref, command=argv, shell=one.shell, promote=one.promote)
+    options: dict[str, Any] = {"command": argv, "shell": one.shell, "promote": one.promote}
+    queue = QueueSettings(name, url, one.ref, **options, **({} if ":" in url else NEAR))
     check_together({queue.name: queue})
     return queue
 

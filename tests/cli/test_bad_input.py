@@ -91,10 +91,10 @@ def test_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[st
 def test_an_unknown_key_is_told_by_file_line_and_key(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "lastgreen.toml").write_text(f"version = 1\n{QUEUE}comand = []\n")
+    (folder / "lastgreen.toml").write_text(f"version = 1\n{QUEUE}colour = []\n")
     for verb in ("check", "up", "worker", "queues"):
         assert run([verb]) == 2
-        assert "lastgreen.toml:7: comand: unknown key" in capsys.readouterr().err
+        assert "lastgreen.toml:7: colour: unknown key" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

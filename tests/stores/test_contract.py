@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from domain.build import Status
 from domain.errors import Fenced, Invariant, NotFound, ValueRefused, WrongInstallation
 from domain.fact import Fact
-from domain.gate import Ancestry, Hold, Reason, Seen
+from domain.gate import Ancestry, Hold, Reason, Seen, is_kept
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Transition, may_hold
 from stores import schema
@@ -84,6 +84,20 @@ async def _many_waiting(story: Story, count: int) -> None:
         queue = {"name": story.queue, "next_number": count + 1, "version": 1}
         await connection.execute(sa.insert(t.queues).values(queue))
         await connection.execute(sa.insert(t.requests), rows)
+
+
+@pytest.mark.spec("V42")
+@pytest.mark.parametrize("cap", [1, 2, 4])
+@pytest.mark.parametrize("rewrite", [False, True])
+async def test_the_statement_that_supersedes_keeps_the_rule(
+    story: Story, cap: int, *, rewrite: bool
+) -> None:
+    await _many_waiting(story, 7)
+    story.settings = replace(story.settings, max_concurrent=cap)
+    await story.report("new", rewrite=rewrite)
+    for newer, request in enumerate(await story.store.requests(story.queue)):
+        kept = request.state is State.ACCEPTED
+        assert kept is is_kept(newer, cap, rewritten=rewrite)
 
 
 @pytest.mark.spec("V44")

@@ -121,7 +121,7 @@ async def test_a_hook_workflow_that_completed_delivers_what_comes_later(trunk: T
         return len(trunk.events()) == 1
 
     await trunk.until(started)
-    handle = trunk.client.get_workflow_handle_for(HookWorkflow.run, ids.hooks(trunk.queue, 1))
+    handle = trunk.client.get_workflow_handle(ids.hooks(trunk.queue, 1))
     await handle.result()
     await trunk.succeeds("A")
 
