@@ -33,8 +33,7 @@ from wiring.embedded import Machine, Ports, machine, owned, start_queues
 from wiring.settings import Settings
 from wiring.temporal import TemporalOut
 
-
-NEAR: Final = {"watch_interval": 2}
+NEAR: Final[dict[str, Any]] = {"watch_interval": 2}
 """A look at a repository on this machine costs nothing."""
 
 
