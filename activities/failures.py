@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -57,7 +59,8 @@ class _Inbound(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002, ANN401 - the SDK's signature
         try:
-            return await super().execute_activity(input)
+            async with _beating():
+                return await super().execute_activity(input)
         except NotYet as error:
             activity.heartbeat()  # a good answer ends the series
             benign = ApplicationErrorCategory.BENIGN
@@ -77,6 +80,26 @@ class _Inbound(ActivityInboundInterceptor):
     def _tell(self, error: Exception) -> None:
         if self._seen is not None:
             self._seen(activity.info().activity_type, error)
+
+
+@asynccontextmanager
+async def _beating() -> AsyncIterator[None]:
+    """A worker that dies is missed within the heartbeat timeout, however long the call may take."""
+    info = activity.info()
+    if info.is_local or info.heartbeat_timeout is None:
+        yield
+        return
+
+    async def beat(every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            activity.heartbeat(*info.heartbeat_details)
+
+    beats = asyncio.create_task(beat(info.heartbeat_timeout.total_seconds() / 3))
+    try:
+        yield
+    finally:
+        beats.cancel()
 
 
 def _spend(error: Exception) -> None:

@@ -83,7 +83,7 @@ class Tx:
         }
         added = await self.insert_once(t.history, values)
         if added:
-            self.committed.happenings.append(row)
+            self.committed.happenings.append(replace(row, at=self.at))
         return added
 
     async def announce(self, number: int, kind: EventType, project: str = "") -> None:

@@ -49,6 +49,7 @@ RUNNER: Final[dict[str, Any]] = {
 
 SOURCE_CONTROL: Final[dict[str, Any]] = {
     "start_to_close_timeout": 600 * SECOND,
+    "heartbeat_timeout": 30 * SECOND,
     "retry_policy": BACK_OFF,
 }
 
@@ -77,6 +78,7 @@ WATCH: Final[dict[str, Any]] = {
     "task_queue": WATCH_QUEUE,
 }
 
+WATCH_AGAIN: Final = 60 * SECOND
 STANDS_STILL: Final = 30 * SECOND
 REPORT_WAIT: Final = 30 * SECOND
 DRIVE_AGAIN_MS: Final = 5 * 60_000

@@ -108,7 +108,6 @@ class QueueWorkflow:
         return await workflow.execute_activity_method(
             SourceControlActivities.look,
             self._stamp(),
-            heartbeat_timeout=policies.SOURCE_CONTROL["start_to_close_timeout"],
             summary="what is the head?",
             **policies.SOURCE_CONTROL,
         )

@@ -42,7 +42,6 @@ class RecordWorkflow:
             done = await workflow.execute_activity_method(
                 SourceControlActivities.promote,
                 stamp(self._ask.fence, self._ask.queue),
-                heartbeat_timeout=policies.SOURCE_CONTROL["start_to_close_timeout"],
                 summary="point the promotion ref at the newest green commit",
                 **policies.SOURCE_CONTROL,
             )
