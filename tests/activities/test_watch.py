@@ -66,8 +66,9 @@ async def test_watches_have_a_task_queue_and_slots_of_their_own(
 ) -> None:
     trunk = await make_trunk(client, tmp_path)
     watch, main = worker.watch_worker(client, trunk.parts), worker.main_worker(client, trunk.parts)
-    assert policies.WATCH["task_queue"] == policies.WATCH_QUEUE == watch.task_queue
-    assert main.task_queue != watch.task_queue
+    async with watch, main:
+        assert policies.WATCH["task_queue"] == policies.WATCH_QUEUE == watch.task_queue
+        assert main.task_queue != watch.task_queue
     names = {activity.__name__ for activity in trunk.parts.activities()}
     assert "watch" not in names
     await trunk.parts.engine.dispose()
