@@ -22,11 +22,21 @@ from typing import Any, Final
 
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from benchmarks.real import QUEUE, real_trunk
 from domain.build import LOST
-from domain.errors import Invariant, Misconfigured, Refused, RunnerOut, SourceControlOut, StoreOut
+from domain.errors import (
+    Fenced,
+    Invariant,
+    Misconfigured,
+    NotFound,
+    Refused,
+    RunnerOut,
+    SourceControlOut,
+    StoreOut,
+)
 from domain.request import State
 from tests.conftest import TEMPORAL
 from tests.extensions.commandbench import a_bench
@@ -362,16 +372,41 @@ async def watching(trunk: Trunk) -> Kept:
 
 async def unwatched(trunk: Trunk) -> Kept:
     """Nobody is configured on its remote any more."""
+    with suppress(RPCError):  # it has ended by itself
+        async with trunk.watched() as handle:
+            await asyncio.sleep(0.5)
+            trunk.config.remove(trunk.queue)
+            await handle.result()
+    return {"watch": handle.id}
+
+
+async def vanished(trunk: Trunk) -> Kept:
+    """The remote is there no more: it is looked for again in a minute."""
+    trunk.source.errors.append(NotFound("gone"))
     async with trunk.watched() as handle:
-        first = (await handle.describe()).run_id
-        await asyncio.sleep(0.5)
-        trunk.config.remove(trunk.queue)
+        await asyncio.sleep(1)
+        return {"watch": f"{handle.id}@{(await handle.describe()).run_id}"}
 
-        async def is_another() -> bool:
-            return (await handle.describe()).run_id != first
 
-        await trunk.until(is_another)
-        return {"watch": f"{handle.id}@{first}"}
+async def fenced(trunk: Trunk) -> Kept:
+    """A newer epoch has the store: whoever acts under the old one ends."""
+    await trunk.report("A")
+    await trunk.until(lambda: asked(trunk))
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise Fenced("the store has a newer epoch")
+
+    for name in ("check", "stage", "turn", "observe"):
+        setattr(trunk.store, name, refuse)
+    await trunk.runner.finish("A", "succeeded")
+    await trunk.handle.signal(QueueWorkflow.slot_freed)
+    with suppress(RPCError):  # it has ended by itself
+        async with trunk.watched() as watch:
+            await watch.result()
+    for workflow_id in (ids.build(trunk.queue, 1), ids.queue(trunk.queue)):
+        with suppress(WorkflowFailureError):
+            await trunk.client.get_workflow_handle(workflow_id).result()
+    return {**workflows_of(trunk, "queue", "build", "buildsignal"), "watch": watch.id}
 
 
 OVERDUE: Final = {"validation_timeout": 2, "cancel_grace": 1, "slot_grace": 2}
@@ -402,6 +437,8 @@ STORIES: Final[Mapping[str, Story]] = {
     "dead-sink": Story(dead_sink),
     "slow-sink": Story(slow_sink),
     "watching": Story(watching, {"watch_interval": 1}),
+    "vanished": Story(vanished, {"watch_interval": 1}),
+    "fenced": Story(fenced, {"watch_interval": 1}),
     "unwatched": Story(unwatched, {"watch_interval": 1}),
 }
 SHORT_STORIES: Final[Mapping[str, Story]] = {
