@@ -129,11 +129,17 @@ def named(kind: str, known: dict[str, T], name: str) -> T:
     return known[name]
 
 
-def make_parts(client: Client, config: QueueConfig, data: Path, store_url: str) -> Parts:
+def make_parts(
+    client: Client,
+    config: QueueConfig,
+    data: Path,
+    store_url: str,
+    queues: TaskQueues | None = None,
+) -> Parts:
+    queues = queues or TaskQueues()
     engine = open_engine(store_url)
-    waker = Waker(client)
+    waker = Waker(client, queues.main)
     remotes = GitRemotes(config, data / "mirrors")
-    queues = TaskQueues()
     command = CommandRunner(client, data / "builds", config.get, queues.main, queues.builds)
     runners: dict[str, BuildRunner] = {"command": command}
     sinks: dict[str, Sink] = {"log": LogSink()}

@@ -8,7 +8,14 @@ import pytest
 import sqlalchemy as sa
 
 from domain.build import Status
-from domain.errors import Fenced, Invariant, NotFound, ValueRefused, WrongInstallation
+from domain.errors import (
+    Fenced,
+    Invariant,
+    NotFound,
+    StoreOut,
+    ValueRefused,
+    WrongInstallation,
+)
 from domain.fact import Fact
 from domain.gate import Ancestry, Hold, Reason, Seen, is_kept
 from domain.identity import Fence
@@ -513,3 +520,24 @@ async def test_the_migrations_make_what_the_tables_say(story: Story) -> None:
             lambda sync: compare_metadata(MigrationContext.configure(sync), t.metadata)
         )
     assert differences == []
+
+
+@pytest.mark.spec("V302")
+async def test_an_empty_queue_name_binds_no_store(story: Story) -> None:
+    rows = await story.rows()
+    with pytest.raises(Invariant):
+        await story.store.turn(replace(story.stamp(), queue=""), story.settings, {})
+    assert await story.rows() == rows
+
+
+@pytest.mark.spec("V301")
+async def test_a_driver_error_is_told_as_what_it_is(story: Story) -> None:
+    with pytest.raises(StoreOut, match="no such table: nowhere"):
+        async with begin(story.engine) as connection:
+            await connection.exec_driver_sql("select * from nowhere")
+    await story.report("A")
+    with pytest.raises(Invariant, match="a row of that identity exists"):
+        async with begin(story.engine) as connection:
+            await connection.execute(
+                sa.insert(t.queues).values(name=story.queue, next_number=1, version=1)
+            )

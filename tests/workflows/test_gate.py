@@ -182,12 +182,14 @@ async def test_a_queue_that_is_not_configured_waits_and_goes_on_when_it_returns(
     await trunk.is_in("B", State.PROCESSING)
 
 
-@pytest.mark.spec("V71")
+@pytest.mark.spec("V71", "V92")
 async def test_without_a_last_green_the_build_is_full_and_nobody_is_asked(trunk: Trunk) -> None:
     await trunk.report("A")
     a = await trunk.is_in("A", State.PROCESSING)
     assert (a.strategy, a.base_uri) == (Strategy.FULL, None)
     assert trunk.source.asked["is_ancestor"] == 0
+    await trunk.until(lambda: _triggers(trunk, 1))
+    assert trunk.runner.triggers[0].base_uri is None
 
 
 @pytest.mark.spec("V72", "V91")
