@@ -20,6 +20,9 @@ from workflows.messages import HookInput, QueueInput
 from workflows.queue import QueueWorkflow
 from workflows.steps import of_queue
 
+REST = 0.1
+"""Seconds between two pokes about one queue's head: a burst is a look now and then."""
+
 
 class Waker:
     """At most one wake in flight for each workflow: what comes meanwhile rides the next one."""
@@ -41,22 +44,26 @@ class Waker:
             _ = self.poke(ids.hooks(queue, number), wake)
 
     def head_moved(self, fence: Fence, queue: str) -> asyncio.Task[None]:
-        return self.poke(f"head {queue}", partial(self.queue, fence, queue, "head_moved"))
+        wake = partial(self.queue, fence, queue, "head_moved")
+        return self.poke(f"head {queue}", wake, rest=REST)
 
-    def poke(self, key: str, send: Callable[[], Coroutine[Any, Any, object]]) -> asyncio.Task[None]:
+    def poke(
+        self, key: str, send: Callable[[], Coroutine[Any, Any, object]], *, rest: float = 0
+    ) -> asyncio.Task[None]:
         self._wanted[key] = send
         if key not in self._running:
-            task = asyncio.create_task(self._send(key))
+            task = asyncio.create_task(self._send(key, rest))
             self._running[key] = task
             task.add_done_callback(lambda _: self._running.pop(key, None))
         return self._running[key]
 
-    async def _send(self, key: str) -> None:
+    async def _send(self, key: str, rest: float) -> None:
         while send := self._wanted.pop(key, None):
             try:
                 await send()
             except RPCError as error:
                 structlog.get_logger("lastgreen").warning("a wake was lost", to=key, why=str(error))
+            await asyncio.sleep(rest)
 
     async def queue(self, fence: Fence, queue: str, signal: str | None = None) -> None:
         """Start the queue's workflow if it does not run, and signal it."""

@@ -85,4 +85,5 @@ DRIVE_AGAIN_MS: Final = 5 * 60_000
 CHILD_AGAIN: Final = SECOND
 ALMOST_MS: Final = 31_000
 """The server ends a retried activity one back-off before its deadline."""
+KNOWN_PAIRS: Final = 20
 LONG_HISTORY: Final = 2_000

@@ -126,7 +126,7 @@ class QueueWorkflow:
                 self._ask_ancestry(held)
                 held = Hold(Reason.SOURCE_CONTROL, held.request)
             else:
-                self._known = {}  # unknown is kept for one turn, and nothing else is asked again
+                self._known = _settled(self._known)
             workflow.set_current_details(sentence(self._ask.queue, held))
             await self._wait(turned)
             if self._asking is not None and self._asking.done():
@@ -192,3 +192,9 @@ class QueueWorkflow:
 
     def _stamp(self) -> Stamp:
         return stamp(self._ask.fence, self._ask.queue)
+
+
+def _settled(known: dict[tuple[str, str], Ancestry]) -> dict[tuple[str, str], Ancestry]:
+    """Yes and no never change between two commits; unknown is kept for one turn."""
+    kept = [(pair, answer) for pair, answer in known.items() if answer is not Ancestry.UNKNOWN]
+    return dict(kept[-policies.KNOWN_PAIRS :])

@@ -59,6 +59,7 @@ class CommandRunner:
                 static_summary=f"{order.queue} {order.head_uri}"[:200],
                 memo={"key": order.key, "head": order.head_uri},
                 priority=Priority(fairness_key=order.queue[-_FAIRNESS_KEY:]),
+                request_eager_start=True,
                 rpc_timeout=_RPC,
             )
         return self._triggered(build)

@@ -44,19 +44,25 @@ class Wanted:
 @asynccontextmanager
 async def checked_out(builds: Path, wanted: Wanted) -> AsyncIterator[Path]:
     """``GitFailed`` when there is none to be had. It is gone afterwards, whatever happened."""
-    tree = _folder(builds, "work") / wanted.name
+    tree, known = _folder(builds, "work") / wanted.name, _store(builds, wanted) / "worktrees"
     with _note(builds, wanted):
-        await asyncio.to_thread(_remove, *tree.parent.glob(f"{wanted.build}-*"))
+        left = [*tree.parent.glob(f"{wanted.build}-*"), *known.glob(f"{wanted.build}-*")]
+        await asyncio.to_thread(_remove, *left)
         try:
             await _add(builds, wanted, tree)
             yield tree
         finally:
-            await asyncio.to_thread(_remove, tree)
+            await asyncio.to_thread(_remove, tree, known / wanted.name)
+
+
+def _store(builds: Path, wanted: Wanted) -> Path:
+    """One for each remote, of the builds' own."""
+    return builds / "store" / f"{sha256(wanted.url.encode()).hexdigest()[:32]}.git"
 
 
 async def _add(builds: Path, wanted: Wanted, tree: Path) -> None:
     check_url(wanted.url)
-    store = builds / "store" / f"{sha256(wanted.url.encode()).hexdigest()[:32]}.git"
+    store = _store(builds, wanted)
     store.mkdir(parents=True, exist_ok=True)
     git = GitCommand(store, builds / "home")
     specs = [f"+{wanted.head}:refs/lastgreen/head"]
@@ -65,12 +71,12 @@ async def _add(builds: Path, wanted: Wanted, tree: Path) -> None:
     fetch = (*_QUIET, "fetch", "--quiet", "--depth=1", "--no-tags", "--", wanted.url, *specs)
     async with _locked(store):
         _unlock(store)
-        await git.run("init", "--quiet", "--bare", "--template=")
-        await git.run("worktree", "prune")
+        if not (store / "HEAD").exists():
+            await git.run("init", "--quiet", "--bare", "--template=")
         await git.run(*fetch, timeout=FETCH_TIMEOUT)
     add = ("worktree", "add", "--quiet", "--detach", "--", str(tree), wanted.head)
     await git.run(*add, timeout=CHECKOUT_TIMEOUT, offline=True)
-    found = await GitCommand(tree, builds / "home").run("rev-parse", "HEAD", offline=True)
+    found = (store / "worktrees" / wanted.name / "HEAD").read_text().strip()
     if found != wanted.head:
         raise GitFailed(1, f"the worktree is at {found}, not at {wanted.head}")
 
