@@ -98,6 +98,7 @@ def test_status_and_requests(machine: Machine) -> None:
     assert (queue["name"], queue["promote"]) == (QUEUE, "verified-main")
 
 
+@pytest.mark.spec("V291")
 def test_show_tells_every_step_in_order(machine: Machine) -> None:
     told = answer(machine.folder, "show", f"request/{QUEUE}/1", "--data", "data")
     kinds = [row["kind"] for row in told["history"]]
