@@ -63,9 +63,9 @@ class Real:
     ) -> Request:
         for _ in range(600):
             attempts = await self.parts.store.attempts(QUEUE, uri)
-            if attempts and (state is None or attempts[0].state is state):
-                if not recorded or attempts[0].recorded_at:
-                    return attempts[0]
+            in_state = attempts and (state is None or attempts[0].state is state)
+            if in_state and (attempts[0].recorded_at or not recorded):
+                return attempts[0]
             await asyncio.sleep(0.05)
         raise AssertionError(await self.parts.store.requests(QUEUE))
 
