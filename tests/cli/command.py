@@ -27,7 +27,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def lastgreen(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [*LASTGREEN, *arguments]
-    return subprocess.run(  # noqa: S603
+    return subprocess.run(
         command, cwd=folder, env=environment(**more), capture_output=True, text=True,
         check=False, timeout=100,
     )  # fmt: skip
@@ -42,7 +42,7 @@ class Up:
 
     def __init__(self, folder: Path, *arguments: str, verb: str = "up", **more: str) -> None:
         self.lines: list[str] = []
-        self.process = subprocess.Popen(  # noqa: S603
+        self.process = subprocess.Popen(
             [*LASTGREEN, verb, *arguments], cwd=folder, env=environment(**more),
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip

@@ -225,7 +225,7 @@ def test_killed_in_the_middle_of_a_build(tmp_path: Path) -> None:
         running.end(signal.SIGKILL)
         until_true(lambda: not any(map(is_alive, ours)), 1)
     go.touch()
-    with subprocess.Popen(["sleep", "300"]) as stranger:  # noqa: S607
+    with subprocess.Popen(["sleep", "300"]) as stranger:
         note = json.loads((data / "server.json").read_text())
         (data / "server.json").write_text(json.dumps({**note, "pid": stranger.pid}))
         with up(tmp_path, *arguments) as running:

@@ -27,7 +27,7 @@ HOUR = 3_600_000
 def git(folder: Path, *arguments: str) -> str:
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.invalid")
     command = ("git", "-C", str(folder), *identity, *arguments)
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 

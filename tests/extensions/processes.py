@@ -17,7 +17,7 @@ async def until(condition: Callable[[], object], seconds: float = 10) -> None:
 def is_alive(pid: int) -> bool:
     """A zombie is not."""
     command = ("ps", "-o", "stat=", "-p", str(pid))
-    state = subprocess.run(command, check=False, capture_output=True, text=True).stdout  # noqa: S603
+    state = subprocess.run(command, check=False, capture_output=True, text=True).stdout
     return bool(state.strip()) and not state.startswith("Z")
 
 

@@ -32,7 +32,7 @@ class Remote:
 
     def git(self, *arguments: str, data: bytes = b"") -> str:
         command = ["git", "-C", str(self.path), *arguments]
-        done = subprocess.run(  # noqa: S603
+        done = subprocess.run(
             command, input=data, env=_ENVIRONMENT, capture_output=True, check=True
         )
         return done.stdout.decode().strip()
