@@ -208,6 +208,9 @@ async def ancestry(trunk: Trunk) -> Kept:
     await trunk.report("A")
     await trunk.succeeds("A")
     await trunk.report("B", "C")
+    await trunk.terminate(ids.queue(trunk.queue))  # and with it what the look told
+    await trunk.start()
+    await asyncio.sleep(0.5)
     trunk.source.out = True
     await trunk.build_ends("B", "succeeded")
     await trunk.is_in("B", State.SUCCEEDED)
@@ -278,6 +281,9 @@ async def gate_refused(trunk: Trunk) -> Kept:
     await trunk.report("A")
     await trunk.succeeds("A")
     await trunk.report("B", "C")
+    await trunk.terminate(ids.queue(trunk.queue))  # and with it what the look told
+    await trunk.start()
+    await asyncio.sleep(0.5)
     trunk.source.hang()
     await trunk.build_ends("B", "succeeded")
     await trunk.is_in("B", State.SUCCEEDED)
@@ -320,7 +326,7 @@ async def hooks_owed(trunk: Trunk) -> Kept:
     async def lost(_: object) -> None:
         """Nobody hears it."""
 
-    trunk.parts.waker._hooks = lost  # type: ignore[method-assign] # as a worker that dies
+    trunk.parts.waker._hooks = lost  # type: ignore[method-assign, assignment] # as a worker that dies
     await trunk.report("A")
     await trunk.succeeds("A")
     await trunk.terminate(ids.queue(trunk.queue))

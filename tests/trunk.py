@@ -274,6 +274,23 @@ class Trunk:
         for workflow_id in {*running, ids.queue(self.queue)}:
             await self.terminate(workflow_id)
 
+    async def triggered(self, number: int = 1, attempt: int = 1) -> str:
+        """The stored build of that attempt, once there is one."""
+
+        async def has_build() -> bool:
+            return len(await self.store.builds(self.queue, number)) >= attempt
+
+        await self.until(has_build)
+        return (await self.store.builds(self.queue, number))[attempt - 1].id
+
+    async def tells(self, number: int, kind: str) -> None:
+        """Waits until the history of the request does."""
+
+        async def told() -> bool:
+            return kind in await self.history(number)
+
+        await self.until(told)
+
 
 def default_settings(queue: str, **settings: Any) -> QueueSettings:
     given: dict[str, Any] = {

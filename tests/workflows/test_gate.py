@@ -239,6 +239,7 @@ async def test_unknown_ancestry_means_full_and_no_retry(trunk: Trunk) -> None:
 async def test_source_control_that_is_out_at_the_gate_is_waited_for(trunk: Trunk) -> None:
     await green(trunk, "A")
     await trunk.report("B", "C")
+    await _forget(trunk)
     trunk.source.out = True
     await trunk.build_ends("B", "succeeded")
     await trunk.until(lambda: _asked_ancestry(trunk))
@@ -248,6 +249,19 @@ async def test_source_control_that_is_out_at_the_gate_is_waited_for(trunk: Trunk
     trunk.source.out = False
     c = await trunk.is_in("C", State.PROCESSING)
     assert c.base_uri == "B"
+
+
+async def _forget(trunk: Trunk) -> None:
+    """A new run of the queue, which knows nothing of the look that brought the head."""
+    looks = trunk.source.asked["latest"]
+    await trunk.terminate(ids.queue(trunk.queue))
+    await trunk.start()
+
+    async def has_looked() -> bool:
+        return trunk.source.asked["latest"] > looks
+
+    await trunk.until(has_looked)
+    await asyncio.sleep(0.3)
 
 
 async def _asked_ancestry(trunk: Trunk) -> bool:
@@ -260,6 +274,7 @@ async def _asked_ancestry(trunk: Trunk) -> bool:
 async def test_source_control_misconfigured_for_good_fails_the_head_closed(trunk: Trunk) -> None:
     await green(trunk, "A")
     await trunk.report("B", "C")
+    await _forget(trunk)
     trunk.source.hang()
     await trunk.build_ends("B", "succeeded")
     await trunk.until(lambda: _asking(trunk))
