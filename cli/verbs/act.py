@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from datetime import timedelta
 from typing import Final
 
+import structlog
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -90,6 +92,7 @@ async def _client(here: Here) -> Client:
 async def worker(here: Here) -> int:
     """Work for a Temporal server that runs elsewhere, until told to end."""
     settings = here.settings
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     names = ", ".join(queue.name for queue in settings.queues().list())
     client = await connect(None, settings.namespace)
     async with embedded.working(settings, client):
