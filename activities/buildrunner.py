@@ -86,16 +86,17 @@ class BuildRunnerActivities:
         *,
         found: bool,
     ) -> Stage:
+        stamp = _stamp_of_now(ask.stamp)
         build = Build(
             settings.runner,
             build_id(triggered.build_id),
             ask.request,
             stage.attempt,
             Status.ACCEPTED,
-            ask.stamp.at,
+            stamp.at,
             triggered.url,
         )
-        await self._store.build_row(ask.stamp, build, found=found)
+        await self._store.build_row(stamp, build, found=found)
         return self._timed(replace(stage, build=build))
 
     def _timed(self, stage: Stage) -> Stage:
@@ -124,7 +125,7 @@ class BuildRunnerActivities:
     async def _judged(self, ask: Question, runner: BuildRunner) -> Judged:
         await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)
         said = await runner.status(ask.build)
-        stamp = replace(ask.stamp, at=max(ask.stamp.at, _now()))
+        stamp = _stamp_of_now(ask.stamp)
         settings = settings_or_none(self._config, stamp.queue)
         return await self._store.observe(
             stamp,
@@ -138,10 +139,11 @@ class BuildRunnerActivities:
         await self._runners(ask.runner).cancel(ask.build)
 
 
-def _now() -> int:
-    """Of the attempt that asks: a poll may begin hours after it was scheduled."""
+def _stamp_of_now(stamp: Stamp) -> Stamp:
+    """Of the attempt: one may begin hours after its activity was scheduled."""
     info = activity.info()
-    return 0 if info.is_local else int(info.started_time.timestamp() * 1000)
+    now = 0 if info.is_local else int(info.started_time.timestamp() * 1000)
+    return replace(stamp, at=max(stamp.at, now))
 
 
 def _order(ask: TriggerAsk, stage: Stage) -> Order:

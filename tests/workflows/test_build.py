@@ -70,6 +70,11 @@ async def test_the_runner_gets_all_that_identifies_a_build_and_it_is_watched(tru
     assert (order.wake, order.until) == (f"{request}/buildsignal/1", b.deadline_at)
     (row,) = await trunk.store.builds(trunk.queue, 2)
     assert (row.attempt, row.status, row.url) == (1, Status.ACCEPTED, f"memory:{build}")
+
+    async def watched() -> bool:
+        return build in trunk.runner.asked
+
+    await trunk.until(watched)
     about = await trunk.client.get_workflow_handle(order.wake).describe()
     assert about.status is not None and about.status.name == "RUNNING"
     asked = dict(trunk.source.asked)
