@@ -104,27 +104,42 @@ class BuildRunnerActivities:
         settings = settings_or_none(self._config, request.queue)
         if build is None or settings is None:
             return replace(stage, until=request.deadline_at or 0)
-        until = min(request.deadline_at or 0, build.triggered_at + ms(settings.start_timeout))
+        until = request.deadline_at or 0
+        if build.status is Status.ACCEPTED:
+            until = min(until, build.triggered_at + ms(settings.start_timeout))
         return replace(stage, until=until, pushes=self._runners(build.runner).pushes)
 
     @activity.defn
     async def watch_build(self, ask: Question) -> Judged:
         """Not done while the runner says nothing that something follows from."""
         runner = self._runners(ask.runner)
-        judged = await self._judged(ask, runner)
+        stage = await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)
+        said = await runner.status(ask.build)
+        if self._is_quiet(stage, ask, said):
+            raise NotYet(f"{ask.build}: still {said}")
+        judged = await self._observe(ask, said)
         news = judged.status is not ask.stored and not runner.pushes
         if judged.follows is Follows.WAIT and not news:
             raise NotYet(f"{ask.build}: still {judged.status}")
         return judged
 
+    def _is_quiet(self, stage: Stage, ask: Question, said: str) -> bool:
+        """Nothing is new and nothing is due: then a poll writes nothing."""
+        build, request = stage.build, stage.request
+        if stage.next is not Next.BUILD or build is None or build.id != ask.build:
+            return False
+        is_ending = request.ending is not None and request.ending_attempt == ask.attempt
+        if is_ending or build.status.is_terminal or said != build.status:
+            return False
+        return _stamp_of_now(ask.stamp).at < self._timed(stage).until
+
     @activity.defn
     async def ask_once(self, ask: Question) -> Judged:
         """One call; what follows from its answer, whatever that is."""
-        return await self._judged(ask, self._runners(ask.runner))
-
-    async def _judged(self, ask: Question, runner: BuildRunner) -> Judged:
         await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)
-        said = await runner.status(ask.build)
+        return await self._observe(ask, await self._runners(ask.runner).status(ask.build))
+
+    async def _observe(self, ask: Question, said: str) -> Judged:
         stamp = _stamp_of_now(ask.stamp)
         settings = settings_or_none(self._config, stamp.queue)
         return await self._store.observe(

@@ -18,7 +18,7 @@ from domain.build import (
     parse_status,
 )
 from domain.errors import Invariant
-from domain.request import Cause, Transition, Why
+from domain.request import Cause, State, Transition, Why
 from domain.settings import QueueSettings, ms
 from stores import tables as t
 from stores.contract import (
@@ -95,11 +95,13 @@ async def watched_of(tx: Tx, stage: Stage, build: Build, settings: QueueSettings
 
 
 async def failed_before(tx: Tx, number: int) -> str | None:
-    """The last build that failed and was to be confirmed."""
-    if not await count_history(tx.connection, tx.queue, number, ["unconfirmed"]):
-        return None
+    """The build of the last attempt that failed and was to be confirmed."""
+    h = t.history.c
+    mine = (h.queue == tx.queue) & (h.subject == str(number)) & (h.kind == "unconfirmed")
+    query = sa.select(h.occurrence).where(mine).order_by(h.seq.desc()).limit(1)
+    attempt = (await tx.connection.execute(query)).scalar()
     builds = await builds_of(tx.connection, tx.queue, number)
-    return next((b.id for b in reversed(builds) if b.status is Status.FAILED), None)
+    return next((build.id for build in builds if str(build.attempt) == attempt), None)
 
 
 async def follow(tx: Tx, stage: Stage, build: Build, watched: Watched) -> Judged:
@@ -113,26 +115,44 @@ async def follow(tx: Tx, stage: Stage, build: Build, watched: Watched) -> Judged
             return Judged(Follows.CANCEL, build.status, tx.at + watched.cancel_grace, why)
         case Again(reason):
             kind = "unconfirmed" if reason == "confirm" else "retriggered"
+            await _tell_of_cancel(tx, build, watched)
             await tx.note(number, kind, f"{build.id}: {reason}", occurrence=str(build.attempt))
             return Judged(Follows.AGAIN, build.status, reason=reason)
         case Settle() as end:
-            return await _settle(tx, stage, build, end)
+            return await _settle(tx, build, watched, end)
 
 
-async def _settle(tx: Tx, stage: Stage, build: Build, end: Settle) -> Judged:
-    number = stage.request.number
-    if build.status is Status.SUCCEEDED and (before := await failed_before(tx, number)):
-        await tx.note(number, "flake", before)
-    decided: str | None = build.id if build.status.is_terminal else None
-    if end.cause is Cause.BUILD_FAILED and build.status is not Status.FAILED:
-        decided = await failed_before(tx, number)
-    if stage.request.ending is not None and not build.status.is_terminal:
-        await tx.note(number, "cancel_unconfirmed", build.id, occurrence=str(build.attempt))
+async def _tell_of_cancel(tx: Tx, build: Build, watched: Watched) -> None:
+    """Of a cancel of ours that nobody confirmed, or that a verdict answered which cannot count."""
+    if watched.ending is None:
+        return
+    if not build.status.is_terminal:
+        once = str(build.attempt)
+        await tx.note(build.request, "cancel_unconfirmed", build.id, occurrence=once)
+    elif watched.ending is Why.START_TIMEOUT and build.status is not Status.CANCELLED:
+        once = f"{build.id}:{build.status}"
+        await tx.note(build.request, "answer_ignored", once, occurrence=once)
+
+
+async def _settle(tx: Tx, build: Build, watched: Watched, end: Settle) -> Judged:
+    number = build.request
+    if build.status is Status.SUCCEEDED and end.state is State.SUCCEEDED and watched.failed_before:
+        await tx.note(number, "flake", watched.failed_before)
+    await _tell_of_cancel(tx, build, watched)
     detail = f"{build.runner}: {build.url or build.id}"
+    decided = _decider(build, watched, end)
     state = await move(
         tx, Transition(number, end.state, tx.at, end.cause, detail, terminal_build_id=decided)
     )
     return Judged(Follows.SETTLED, build.status, reason=end.cause, state=state)
+
+
+def _decider(build: Build, watched: Watched, end: Settle) -> str | None:
+    """The build whose terminal status decided; one that was given up never does."""
+    is_given_up = watched.ending is Why.START_TIMEOUT
+    if end.cause is Cause.BUILD_FAILED and (is_given_up or build.status is not Status.FAILED):
+        return watched.failed_before
+    return build.id if build.status.is_terminal and not is_given_up else None
 
 
 async def intend_cancel(tx: Tx, number: int, attempt: int, why: Why) -> None:

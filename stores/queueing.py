@@ -126,7 +126,7 @@ async def _view(tx: Tx, cap: int) -> View:
 
 
 async def _waiting(tx: Tx, first: Request) -> Waiting:
-    busy = owed(tx.queue).where(R.uri == first.uri, R.number != first.number)
+    busy = owed(tx.queue, R.uri == first.uri, R.number != first.number)
     rivals = await many(tx.connection, busy)
     rival = next((r.number for r in rivals if r.cause is not Cause.ADOPTED_FACT), None)
     fact = await facts_at(tx.connection, tx.queue, first.uri)

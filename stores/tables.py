@@ -49,6 +49,8 @@ def _states_and_causes() -> str:
     return " or ".join(allowed)
 
 
+OWES_RECORD: Final = f"recorded_at is null and {_one_of('cause', sorted(VERDICTS))}"
+
 installation: Final = sa.Table(
     "installation",
     metadata,
@@ -136,9 +138,12 @@ requests: Final = sa.Table(
     ),
     sa.Index("requests_by_order", "queue", "order", "number"),
     sa.Index("requests_by_uri", "queue", "uri", "number"),
+    # Without statistics, only a longer prefix of equals makes a planner choose these.
     sa.Index(
         "requests_active",
         "queue",
+        "ended_at",
+        "order",
         "number",
         sqlite_where=sa.text("ended_at is null"),
         postgresql_where=sa.text("ended_at is null"),
@@ -146,9 +151,11 @@ requests: Final = sa.Table(
     sa.Index(
         "requests_unrecorded",
         "queue",
+        "recorded_at",
+        "order",
         "number",
-        sqlite_where=sa.text("recorded_at is null and ended_at is not null"),
-        postgresql_where=sa.text("recorded_at is null and ended_at is not null"),
+        sqlite_where=sa.text(OWES_RECORD),
+        postgresql_where=sa.text(OWES_RECORD),
     ),
     sa.Index(
         "requests_succeeded",
@@ -192,6 +199,8 @@ facts: Final = sa.Table(
     sa.Column("cause", TEXT, nullable=False),
     sa.Column("created_at", TIME, nullable=False),
     sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
+    _size("uri", 1024),
+    sa.CheckConstraint("length(project) <= 255", name="project_size"),
     sa.CheckConstraint(
         "degree between 0 and 1 and created_at > 0 "
         "and cause in ('build_succeeded', 'build_failed')",
@@ -228,6 +237,7 @@ hook_deliveries: Final = sa.Table(
     sa.Index(
         "deliveries_pending",
         "queue",
+        "state",
         "request",
         sqlite_where=sa.text("state = 'pending'"),
         postgresql_where=sa.text("state = 'pending'"),

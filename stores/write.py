@@ -54,6 +54,7 @@ from stores.read import (
     R,
     SqlReader,
     builds_of,
+    count_history,
     facts_at,
     many,
     one,
@@ -116,8 +117,11 @@ class SqlStore(SqlReader):
                 "url": build.url,
             }
             mine = await builds_of(tx.connection, tx.queue, build.request)
-            if all(known.attempt != build.attempt for known in mine):
+            stored = next((known for known in mine if known.attempt == build.attempt), None)
+            if stored is None:
                 await tx.connection.execute(sa.insert(t.builds).values(values))
+            elif await _was_lost(tx, stored):
+                await _make_anew(tx, stored, build)
             kind = "build_found" if found else "build_triggered"
             await tx.note(
                 build.request,
@@ -133,8 +137,8 @@ class SqlStore(SqlReader):
             if stage.next is not Next.BUILD or answer.attempt != stage.attempt:
                 return await too_late(tx, stage, build, answer)
             if answer.said == LOST:
-                at = str(tx.at)
-                await tx.note(answer.request, "build_lost", build.id, occurrence=at)
+                once = f"{build.id}@{build.triggered_at}"
+                await tx.note(answer.request, "build_lost", build.id, occurrence=once)
                 return Judged(Follows.AGAIN, build.status, reason=LOST)
             said = await progress(tx, build, answer)
             watched = await watched_of(tx, stage, build, settings)
@@ -215,6 +219,19 @@ class SqlStore(SqlReader):
             if changed and delivery.state is Delivering.DEAD:
                 subject = f"{delivery.event.id} to {delivery.sink}"
                 await tx.dead_letter("hook", subject, "undeliverable", delivery.last_error)
+
+
+async def _was_lost(tx: Tx, build: Build) -> bool:
+    lost = await count_history(tx.connection, tx.queue, build.request, ["build_lost"])
+    return lost > 0
+
+
+async def _make_anew(tx: Tx, lost: Build, anew: Build) -> None:
+    """Same attempt, status as it was: the one that is gone is in the history."""
+    b = t.builds.c
+    mine = (b.queue == tx.queue) & (b.runner == lost.runner) & (b.id == lost.id)
+    values = {"id": anew.id, "url": anew.url, "triggered_at": anew.triggered_at}
+    await tx.connection.execute(sa.update(t.builds).where(mine).values(values))
 
 
 async def _write_fact(tx: Tx, request: Request) -> None:

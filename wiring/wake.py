@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,8 @@ class Waker:
 
     def __call__(self, fence: Fence, queue: str, committed: Committed) -> None:
         for happening in committed.happenings:
-            self.happened(happening)
+            with suppress(Exception):  # what is told of a step never undoes the step
+                self.happened(happening)
         if committed.wake_queue:
             _ = self.poke(ids.queue(queue), partial(self.queue, fence, queue, "slot_freed"))
         for number in committed.wake_hooks:

@@ -92,12 +92,15 @@ async def _client(here: Here) -> Client:
 async def worker(here: Here) -> int:
     """Work for a Temporal server that runs elsewhere, until told to end."""
     settings = here.settings
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     names = ", ".join(queue.name for queue in settings.queues().list())
     client = await connect(None, settings.namespace)
-    async with embedded.working(settings, client):
-        say(f"works for {names} at {client.service_client.config.target_host}")
-        await asyncio.Event().wait()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    try:
+        async with embedded.working(settings, client):
+            say(f"works for {names} at {client.service_client.config.target_host}")
+            await asyncio.Event().wait()
+    finally:
+        structlog.reset_defaults()
     return Exit.GREEN
 
 

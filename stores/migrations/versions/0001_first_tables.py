@@ -210,7 +210,7 @@ def upgrade() -> None:
     with op.batch_alter_table("requests", schema=None) as batch_op:
         batch_op.create_index(
             "requests_active",
-            ["queue", "number"],
+            ["queue", "ended_at", "order", "number"],
             unique=False,
             sqlite_where=sa.text("ended_at is null"),
             postgresql_where=sa.text("ended_at is null"),
@@ -233,10 +233,14 @@ def upgrade() -> None:
         )
         batch_op.create_index(
             "requests_unrecorded",
-            ["queue", "number"],
+            ["queue", "recorded_at", "order", "number"],
             unique=False,
-            sqlite_where=sa.text("recorded_at is null and ended_at is not null"),
-            postgresql_where=sa.text("recorded_at is null and ended_at is not null"),
+            sqlite_where=sa.text(
+                "recorded_at is null and cause in ('adopted_fact', 'build_failed', 'build_succeeded')"
+            ),
+            postgresql_where=sa.text(
+                "recorded_at is null and cause in ('adopted_fact', 'build_failed', 'build_succeeded')"
+            ),
         )
 
     op.create_table(
@@ -296,6 +300,8 @@ def upgrade() -> None:
             "degree between 0 and 1 and created_at > 0 and cause in ('build_succeeded', 'build_failed')",
             name=op.f("ck_facts_values"),
         ),
+        sa.CheckConstraint("length(project) <= 255", name=op.f("ck_facts_project_size")),
+        sa.CheckConstraint("length(uri) between 1 and 1024", name=op.f("ck_facts_uri_size")),
         sa.ForeignKeyConstraint(
             ["queue", "request"],
             ["requests.queue", "requests.number"],
@@ -348,7 +354,7 @@ def upgrade() -> None:
         )
         batch_op.create_index(
             "deliveries_pending",
-            ["queue", "request"],
+            ["queue", "state", "request"],
             unique=False,
             sqlite_where=sa.text("state = 'pending'"),
             postgresql_where=sa.text("state = 'pending'"),
@@ -373,8 +379,12 @@ def downgrade() -> None:
     with op.batch_alter_table("requests", schema=None) as batch_op:
         batch_op.drop_index(
             "requests_unrecorded",
-            sqlite_where=sa.text("recorded_at is null and ended_at is not null"),
-            postgresql_where=sa.text("recorded_at is null and ended_at is not null"),
+            sqlite_where=sa.text(
+                "recorded_at is null and cause in ('adopted_fact', 'build_failed', 'build_succeeded')"
+            ),
+            postgresql_where=sa.text(
+                "recorded_at is null and cause in ('adopted_fact', 'build_failed', 'build_succeeded')"
+            ),
         )
         batch_op.drop_index(
             "requests_succeeded",
