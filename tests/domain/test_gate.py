@@ -1,6 +1,11 @@
+"""The gate and the look: pure decisions over what is known."""
+
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -13,130 +18,247 @@ from domain.gate import (
     Ask,
     Flying,
     Hold,
+    Pair,
     Reason,
+    Seen,
     View,
     Waiting,
     is_kept,
     next_step,
-    sentence,
 )
 from domain.request import Origin, Strategy
 
-URIS = [chr(ord("a") + n) for n in range(8)]
-WAITING = st.lists(
-    st.builds(
-        Waiting,
-        number=st.integers(10, 40),
-        uri=st.sampled_from(URIS),
-        origin=st.sampled_from([Origin.HEAD, Origin.RETRY, Origin.AUTO_RETRY]),
-        has_fact=st.booleans(),
-        rival=st.none() | st.integers(1, 9),
-    ),
-    max_size=4,
+X: Final = "x"
+"""The URI of the first that waits; A, B fly, G is another green one."""
+FLIGHTS: Final[tuple[list[Flying], ...]] = (
+    [],
+    [Flying(1, "a", 70)],
+    [Flying(1, "a", 70), Flying(2, "b", 60)],
 )
-FLYING = st.lists(
-    st.builds(
-        Flying,
-        number=st.integers(1, 9),
-        uri=st.sampled_from(URIS),
-        admitted_at=st.integers(1, 9),
-    ),
-    max_size=4,
+ANSWERS: Final = [None, *Ancestry]
+
+
+@dataclass(frozen=True)
+class Case:
+    view: View
+    known: Mapping[Pair, Ancestry]
+    step: Ask | Hold | Adopt | Admit
+
+    @property
+    def first(self) -> Waiting:
+        return self.view.waiting[0]
+
+    @property
+    def adopts(self) -> bool:
+        return self.first.has_fact and self.first.origin in (Origin.HEAD, Origin.AUTO_RETRY)
+
+    @property
+    def is_free(self) -> bool:
+        """Only what it descends from is still to be asked."""
+        kept = self.view.paused is not None or self.adopts or self.first.rival is not None
+        return not kept and len(self.view.in_flight) < self.view.cap
+
+    def descends_from(self, uri: str) -> Ancestry | None:
+        return self.known.get((uri, X))
+
+    @property
+    def bases(self) -> set[str]:
+        green = self.view.last_green
+        return {flying.uri for flying in self.view.in_flight} | ({green} if green else set())
+
+
+def every_case() -> Iterator[Case]:
+    firsts = [
+        Waiting(5, X, origin, has_fact, rival)
+        for origin, has_fact, rival in product(Origin, (False, True), (None, 3))
+    ]
+    answers = list(product(ANSWERS, repeat=3))
+    for first, flying, green, cap, paused in product(
+        firsts, FLIGHTS, (None, "a", "g"), (1, 2, 3), (None, "release")
+    ):
+        view = View([first], flying, green, cap, paused)
+        for said in answers:
+            pairs = zip(("a", "b", "g"), said, strict=True)
+            known = {(uri, X): answer for uri, answer in pairs if answer is not None}
+            yield Case(view, known, next_step(view, known))
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return list(every_case())
+
+
+def a_pause_holds_everything(case: Case) -> bool:
+    held = Hold(Reason.PAUSED, 5, detail="release")
+    return (case.step == held) is (case.view.paused is not None)
+
+
+def a_fact_is_adopted_and_only_by_who_did_not_ask_for_a_build(case: Case) -> bool:
+    return (case.step == Adopt(5)) is (case.adopts and case.view.paused is None)
+
+
+def nobody_is_built_beside_an_attempt_at_the_same_commit(case: Case) -> bool:
+    waits = case.first.rival is not None and case.view.paused is None and not case.adopts
+    return (case.step == Hold(Reason.SAME_COMMIT, 5, (3,))) is waits
+
+
+def without_a_free_slot_it_waits_for_who_holds_them_since_the_oldest(case: Case) -> bool:
+    held = isinstance(case.step, Hold) and case.step.reason is Reason.NO_FREE_SLOT
+    full = len(case.view.in_flight) >= case.view.cap
+    kept = case.view.paused is not None or case.adopts or case.first.rival is not None
+    if not full or kept:
+        return not held
+    holders = {1: (1,), 2: (1, 2)}[len(case.view.in_flight)]
+    since = {1: 70, 2: 60}[len(case.view.in_flight)]
+    return case.step == Hold(Reason.NO_FREE_SLOT, 5, holders, since)
+
+
+def what_is_not_known_is_asked_and_nothing_else(case: Case) -> bool:
+    missing = {(uri, X) for uri in case.bases if case.descends_from(uri) is None}
+    if not case.is_free or not missing:
+        return not isinstance(case.step, Ask)
+    return (
+        isinstance(case.step, Ask)
+        and case.step.request == 5
+        and set(case.step.pairs) == missing
+        and len(case.step.pairs) == len(missing)
+    )
+
+
+def who_is_not_on_top_of_all_in_flight_waits_for_those(case: Case) -> bool:
+    strangers = tuple(
+        flying.number
+        for flying in case.view.in_flight
+        if case.descends_from(flying.uri) is not Ancestry.YES
+    )
+    asks = any(case.descends_from(uri) is None for uri in case.bases)
+    if not case.is_free or asks or not strangers:
+        return not (isinstance(case.step, Hold) and case.step.reason is Reason.NOT_ON_TOP)
+    return case.step == Hold(Reason.NOT_ON_TOP, 5, strangers)
+
+
+def who_may_be_admitted_is_built_on_a_green_ancestor_or_in_full(case: Case) -> bool:
+    asks = any(case.descends_from(uri) is None for uri in case.bases)
+    on_top = all(case.descends_from(f.uri) is Ancestry.YES for f in case.view.in_flight)
+    if not (case.is_free and on_top and not asks):
+        return not isinstance(case.step, Admit)
+    green = case.view.last_green
+    plans = {
+        Ancestry.YES: Admit(5, Strategy.INCREMENTAL, green),
+        Ancestry.NO: Admit(5, Strategy.FULL, None, "rewritten"),
+        Ancestry.UNKNOWN: Admit(5, Strategy.FULL, None, "unknown_ancestry"),
+        None: Admit(5, Strategy.FULL, None),
+    }
+    return case.step == plans[case.descends_from(green) if green else None]
+
+
+STATEMENTS: Final = (
+    a_pause_holds_everything,
+    a_fact_is_adopted_and_only_by_who_did_not_ask_for_a_build,
+    nobody_is_built_beside_an_attempt_at_the_same_commit,
+    without_a_free_slot_it_waits_for_who_holds_them_since_the_oldest,
+    what_is_not_known_is_asked_and_nothing_else,
+    who_is_not_on_top_of_all_in_flight_waits_for_those,
+    who_may_be_admitted_is_built_on_a_green_ancestor_or_in_full,
 )
+
+
+@pytest.mark.parametrize("holds", STATEMENTS, ids=lambda holds: holds.__name__)
+def test_of_every_view(holds: Callable[[Case], bool], cases: list[Case]) -> None:
+    for case in cases:
+        assert holds(case), (case.view, case.known, case.step)
+
+
+URIS: Final = list("abcdefgh")
 VIEWS = st.builds(
     View,
-    waiting=WAITING,
-    in_flight=FLYING,
+    waiting=st.lists(
+        st.builds(
+            Waiting,
+            number=st.integers(10, 40),
+            uri=st.sampled_from(URIS),
+            origin=st.sampled_from(Origin),
+            has_fact=st.booleans(),
+            rival=st.none() | st.integers(1, 9),
+        ),
+        max_size=4,
+    ),
+    in_flight=st.lists(
+        st.builds(
+            Flying,
+            number=st.integers(1, 9),
+            uri=st.sampled_from(URIS),
+            admitted_at=st.integers(1, 9),
+        ),
+        max_size=4,
+    ),
     last_green=st.none() | st.sampled_from(URIS),
-    cap=st.integers(1, 4),
+    cap=st.integers(1, 5),
     paused=st.sampled_from([None, None, "release"]),
 )
 KNOWN = st.dictionaries(
     st.tuples(st.sampled_from(URIS), st.sampled_from(URIS)), st.sampled_from(Ancestry)
 )
+Answers = dict[Pair, Ancestry]
 
 
 @given(view=VIEWS, known=KNOWN)
-def test_only_the_first_that_waits_is_ever_admitted_adopted_or_asked_about(
-    view: View, known: dict[tuple[str, str], Ancestry]
-) -> None:
+def test_nothing_overtakes_the_first_that_waits(view: View, known: Answers) -> None:
+    alone = replace(view, waiting=view.waiting[:1])
     step = next_step(view, known)
-    if isinstance(step, Admit | Adopt | Ask):
-        assert step.request == view.waiting[0].number
-        assert view.paused is None
-    elif step.reason is not Reason.NOTHING_WAITS:
-        assert step.waiting == view.waiting[0].number
+    assert step == next_step(alone, known)
+    if view.waiting:
+        number = step.waiting if isinstance(step, Hold) else step.request
+        assert number == view.waiting[0].number
+    else:
+        assert step == Hold(Reason.NOTHING_WAITS, who=tuple(f.number for f in view.in_flight))
 
 
-@given(view=VIEWS, known=KNOWN)
-def test_nobody_is_admitted_without_a_free_slot_or_beside_a_stranger(
-    view: View, known: dict[tuple[str, str], Ancestry]
-) -> None:
-    step = next_step(view, known)
-    if not isinstance(step, Admit):
-        return
-    first = view.waiting[0]
-    assert len(view.in_flight) < view.cap
-    assert first.rival is None
-    assert all(known[f.uri, first.uri] is Ancestry.YES for f in view.in_flight)
-    assert not (first.has_fact and first.origin is not Origin.RETRY)
-
-
-@given(view=VIEWS, known=KNOWN)
-def test_an_incremental_build_starts_from_a_green_ancestor_and_doubt_means_full(
-    view: View, known: dict[tuple[str, str], Ancestry]
-) -> None:
-    step = next_step(view, known)
-    if not isinstance(step, Admit):
-        return
-    base, uri = view.last_green, view.waiting[0].uri
-    on_top = base is not None and known[base, uri] is Ancestry.YES
-    assert step.base == (base if on_top else None)
-    assert step.strategy is (Strategy.INCREMENTAL if on_top else Strategy.FULL)
-    assert bool(step.fallback) is (base is not None and not on_top)
-
-
-@given(view=VIEWS, known=KNOWN)
-def test_a_question_names_only_pairs_that_are_not_known_and_its_answer_ends_it(
-    view: View, known: dict[tuple[str, str], Ancestry]
-) -> None:
+@given(view=VIEWS, known=KNOWN, answer=st.sampled_from(Ancestry))
+def test_one_answer_to_a_question_is_enough(view: View, known: Answers, answer: Ancestry) -> None:
     step = next_step(view, known)
     if isinstance(step, Ask):
         assert step.pairs
         assert not set(step.pairs) & known.keys()
-        answered = known | dict.fromkeys(step.pairs, Ancestry.YES)
+        answered = known | dict.fromkeys(step.pairs, answer)
         assert not isinstance(next_step(view, answered), Ask)
 
 
-@given(view=VIEWS)
-def test_what_may_be_admitted_is(view: View) -> None:
-    """With every answer yes, only these reasons may hold the first one back."""
-    known = dict.fromkeys(product(URIS, URIS), Ancestry.YES)
-    step = next_step(view, known)
-    first = view.waiting[0] if view.waiting else None
-    if first is None:
-        assert isinstance(step, Hold)
-        assert step.reason is Reason.NOTHING_WAITS
-    elif view.paused:
-        assert isinstance(step, Hold)
-        assert (step.reason, step.detail) == (Reason.PAUSED, "release")
-    elif first.has_fact and first.origin is not Origin.RETRY:
-        assert isinstance(step, Adopt)
-    elif first.rival is not None:
-        assert step == Hold(Reason.SAME_COMMIT, first.number, (first.rival,))
-    elif len(view.in_flight) >= view.cap:
-        assert isinstance(step, Hold)
-        assert step.reason is Reason.NO_FREE_SLOT
-        assert step.since == min(f.admitted_at for f in view.in_flight)
-        assert step.who == tuple(f.number for f in view.in_flight)
-    else:
-        assert isinstance(step, Admit)
+def renamed(view: View, names: Mapping[str, str]) -> View:
+    return replace(
+        view,
+        waiting=[replace(one, uri=names[one.uri]) for one in view.waiting],
+        in_flight=[replace(one, uri=names[one.uri]) for one in view.in_flight],
+        last_green=names[view.last_green] if view.last_green is not None else None,
+    )
 
 
-def test_a_head_waits_for_those_it_is_not_on_top_of() -> None:
-    view = View([Waiting(5, "x")], [Flying(1, "a", 1), Flying(2, "b", 1)], None, 3)
-    known = {("a", "x"): Ancestry.YES, ("b", "x"): Ancestry.UNKNOWN}
-    assert next_step(view, known) == Hold(Reason.NOT_ON_TOP, 5, (2,))
+def pairs_renamed(step: Ask | Hold | Adopt | Admit, names: Mapping[str, str]) -> object:
+    """The step with its URIs renamed; the order of questions means nothing."""
+    if isinstance(step, Ask):
+        return step.request, {(names[older], names[newer]) for older, newer in step.pairs}
+    if isinstance(step, Admit) and step.base is not None:
+        return replace(step, base=names[step.base])
+    return step
+
+
+ANY_URI = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12)
+
+
+@pytest.mark.spec("V80")
+@given(view=VIEWS, known=KNOWN, uris=st.lists(ANY_URI, min_size=8, max_size=8, unique=True))
+def test_whatever_uris_look_like_the_decision_is_the_same(
+    view: View, known: Answers, uris: list[str]
+) -> None:
+    names = dict(zip(URIS, uris, strict=True))
+    same = {uri: uri for uri in uris}
+    known_by = {(names[older], names[newer]): said for (older, newer), said in known.items()}
+    step = next_step(renamed(view, names), known_by)
+    assert pairs_renamed(step, same) == pairs_renamed(next_step(view, known), names)
+    for uri, head in product(URIS[:2], [*URIS[:2], None]):
+        was = Seen(uri, None, head, Ancestry.YES, named_before=False)
+        now = replace(was, uri=names[uri], head=names[head] if head else None)
+        assert (was.is_same, was.is_doubtful) == (now.is_same, now.is_doubtful)
 
 
 @pytest.mark.spec("V42")
@@ -145,16 +267,17 @@ def test_the_newest_head_is_kept_and_older_ones_only_within_the_cap(
     count: int, cap: int, *, rewritten: bool
 ) -> None:
     kept = [is_kept(newer, cap, rewritten=rewritten) for newer in range(count)]
-    assert kept[0]
-    if rewritten:
-        assert not any(kept[1:])
-    else:
-        assert kept == [newer < cap for newer in range(count)]
+    assert kept == [newer == 0 or (newer < cap and not rewritten) for newer in range(count)]
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_a_sentence_that_names_who_waits_and_for_whom(reason: Reason) -> None:
-    said = sentence("main", Hold(reason, 5, (3,), 12, "release"))
-    assert "request/main/5" in said or reason in (Reason.NOTHING_WAITS, Reason.NOT_CONFIGURED)
-    assert said == said.strip()
-    assert "None" not in said
+@pytest.mark.spec("V195")
+def test_as_many_heads_are_kept_as_there_are_slots() -> None:
+    def kept(heads: str, cap: int) -> str:
+        newer = range(len(heads) - 1, -1, -1)
+        pairs = zip(heads, newer, strict=True)
+        return "".join(head for head, n in pairs if is_kept(n, cap, rewritten=False))
+
+    assert kept("CD", 2) == "CD"
+    assert kept("CDE", 2) == "DE"
+    assert kept("CDE", 3) == "CDE"
+    assert kept("CDEF", 3) == "DEF"

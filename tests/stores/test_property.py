@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from domain.gate import Ancestry
 from domain.request import Cause, State
 from stores.contract import Failure, Next, QueueState, Request
-from tests.stores.conftest import Story
+from tests.stores.story import Story
 
 QUEUES = itertools.count()
 ACTIONS = st.lists(

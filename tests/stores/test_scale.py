@@ -1,0 +1,139 @@
+"""A hundred thousand requests cost what a hundred do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest_asyncio
+import sqlalchemy as sa
+
+from domain.gate import Ancestry
+from domain.request import State
+from stores import tables as t
+from stores.engine import begin
+from tests.stores.faults import listening
+from tests.stores.story import NOW, Backend, Story
+
+FEW, MANY = 100, 100_000
+TABLES: Final = [table.name for table in t.metadata.sorted_tables]
+GREEN: Final = "i % 10 = 0"
+COUNTED: Final = "with recursive n(i) as (select 1 union all select i + 1 from n where i < {count})"
+FILL: Final = (
+    """insert into requests (queue, number, "order", line, uri, origin, state, cause, strategy,
+        accepted_at, admitted_at, deadline_at, ended_at, green_at, recorded_at)
+    {counted} select '{queue}', i, i, 1, 'u' || i, 'head',
+        case when {green} then 'succeeded' else 'superseded' end,
+        case when {green} then 'build_succeeded' else 'superseded_by_newer_head' end,
+        case when {green} then 'full' end, {now}, case when {green} then {now} end,
+        case when {green} then {now} end, {now}, case when {green} then {now} end,
+        case when {green} then {now} end from n""",
+    """insert into facts (queue, uri, project, request, degree, cause, created_at)
+    {counted} select '{queue}', 'u' || i, '', i, 0.0, 'build_succeeded', {now} from n
+        where {green}""",
+    """insert into builds (queue, runner, id, request, attempt, status, triggered_at)
+    {counted} select '{queue}', 'fake', 'b/' || i, i, 1, 'succeeded', {now} from n where {green}""",
+    """insert into history (queue, subject, kind, occurrence, at, seq, detail)
+    {counted} select '{queue}', i, 'accepted', '', {now}, i, '' from n""",
+    """insert into hook_deliveries (queue, event_id, sink, type, request, project, sequence, state,
+        last_error, created_at)
+    {counted} select '{queue}', 'e/' || i, 'log', 'validation.repository.recorded', i, '', 2,
+        'delivered', '', {now} from n where {green}""",
+)
+
+
+@dataclass
+class Meter:
+    """How much a call costs the database, in steps of its machine and in statements."""
+
+    story: Story
+    steps: int = 0
+
+    def tick(self) -> int:
+        self.steps += 1
+        return 0
+
+    async def cost(self, act: Callable[[], Awaitable[Any]]) -> tuple[int, list[str]]:
+        said: list[tuple[str, Any]] = []
+
+        def heard(*arguments: Any) -> None:
+            _, _, statement, parameters, _, is_many = arguments
+            said.append((statement, parameters[0] if is_many else parameters))
+
+        with listening(self.story, "before_cursor_execute", heard):
+            self.steps = 0
+            await act()
+            steps = self.steps
+        for statement, parameters in said:
+            await self.uses_an_index(statement, parameters)
+        return steps, [statement for statement, _ in said]
+
+    async def uses_an_index(self, statement: str, parameters: Any) -> None:
+        if statement.startswith(("BEGIN", "INSERT")) or "installation" in statement:
+            return
+        async with begin(self.story.engine, reads=True) as connection:
+            plan = await connection.exec_driver_sql(f"explain query plan {statement}", parameters)
+            steps = list(plan.scalars("detail"))
+        scans = [s for s in steps if any(s.startswith(f"SCAN {table}") for table in TABLES)]
+        assert not scans, statement
+
+
+@pytest_asyncio.fixture
+async def meter(backend: Backend) -> Any:
+    async with backend.story() as story:
+        meter = Meter(story)
+
+        def connected(connection: Any, _record: object) -> None:
+            connection.run_async(lambda driver: driver.set_progress_handler(meter.tick, 10))
+
+        await story.engine.dispose()
+        sa.event.listen(story.engine.sync_engine, "connect", connected)
+        yield meter
+
+
+async def filled(story: Story, count: int) -> Story:
+    story = story.elsewhere(f"queue/{count}")
+    await story.put(t.queues, {"name": story.queue, "next_number": count + 1, "version": 1})
+    async with begin(story.engine) as connection:
+        for fill in FILL:
+            words = {"counted": COUNTED.format(count=count), "green": GREEN, "now": NOW}
+            await connection.exec_driver_sql(fill.format(queue=story.queue, **words))
+    return story
+
+
+def questions(story: Story) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """One life of a request, and what is asked about it; in order."""
+    store, queue = story.store, story.queue
+    number = int(queue.rpartition("/")[2]) + 1
+    return {
+        "ingest": lambda: story.report("new"),
+        "gate": lambda: story.turn(Ancestry.YES),
+        "build": lambda: story.trigger(number),
+        "stage": lambda: store.stage(story.fence, queue, number),
+        "no news": lambda: story.answer(number, "accepted"),
+        "settle": lambda: story.answer(number, "succeeded"),
+        "what is owed": lambda: story.turn(Ancestry.YES),
+        "fact": lambda: store.facts(story.stamp(), number),
+        "recorded": lambda: store.announce(story.stamp(), number, story.settings, None),
+        "rewrite": lambda: story.report("other", rewrite=True),
+        "latest, last green, holder": lambda: store.queue(queue),
+        "attempts at a commit": lambda: store.attempts(queue, "u50"),
+        "its fact": lambda: store.fact(queue, "u50"),
+        "its history": lambda: store.history(queue, 50),
+        "its builds": lambda: store.builds(queue, 50),
+        "its deliveries": lambda: store.pending(queue, number),
+        "the newest": lambda: store.requests(queue, limit=10),
+    }
+
+
+async def test_no_call_costs_more_when_the_queue_is_long(meter: Meter) -> None:
+    short, long = [await filled(meter.story, count) for count in (FEW, MANY)]
+    asked = questions(long)
+    for what, act in questions(short).items():
+        few, few_said = await meter.cost(act)
+        many, many_said = await meter.cost(asked[what])
+        assert many_said == few_said, what
+        assert 0 < many <= 2 * few + 20, what
+    assert (await short.request(FEW + 1)).state is State.SUCCEEDED
+    assert (await long.request(MANY + 1)).state is State.SUCCEEDED

@@ -1,0 +1,136 @@
+"""The schema: its keys, its migrations, and who may work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import methodcaller
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from domain.errors import Misconfigured
+from stores import schema
+from stores import tables as t
+from stores.contract import Delivering, Happening
+from stores.engine import begin, open_engine
+from tests.stores.story import NOW, QUEUE, Backend, Story
+
+EXEMPT = {"installation", "tokens", "alembic_version"}
+DERIVED = {
+    "in_flight_count",
+    "latest_request_id",
+    "latest",
+    "head_uri",
+    "head",
+    "last_green_request_id",
+    "last_green_uri",
+    "last_green",
+    "holder",
+    "acquired_at",
+    "expires_at",
+    "owed",
+}
+
+
+async def inspected(story: Story, ask: Callable[[sa.Inspector], Any]) -> Any:
+    async with story.engine.connect() as connection:
+        return await connection.run_sync(lambda sync: ask(sa.inspect(sync)))
+
+
+@pytest.mark.spec("V304")
+async def test_every_key_and_index_of_the_live_schema_leads_with_the_queue(story: Story) -> None:
+    names = set(await inspected(story, lambda live: live.get_table_names()))
+    assert names == {*t.metadata.tables, "alembic_version"}
+    for name in names - EXEMPT:
+        leads = "name" if name == "queues" else "queue"
+        key = await inspected(story, methodcaller("get_pk_constraint", name))
+        assert key["constrained_columns"][0] == leads
+        for what in ("get_indexes", "get_unique_constraints"):
+            for index in await inspected(story, methodcaller(what, name)):
+                assert index["column_names"][0] == leads, index["name"]
+
+
+@pytest.mark.spec("V304")
+async def test_nothing_that_can_be_read_is_stored(story: Story) -> None:
+    names = await inspected(story, lambda live: live.get_table_names())
+    assert not [name for name in names if "slot" in name or "green" in name or "pointer" in name]
+    for name in names:
+        columns = await inspected(story, methodcaller("get_columns", name))
+        assert not DERIVED & {column["name"] for column in columns}, name
+    queue = await inspected(story, lambda live: live.get_columns("queues"))
+    assert {c["name"] for c in queue} == {"name", "next_number", "paused_reason", "version"}
+
+
+async def test_the_migrations_make_what_the_tables_say(story: Story) -> None:
+    async with story.engine.connect() as connection:
+        differences = await connection.run_sync(
+            lambda sync: compare_metadata(MigrationContext.configure(sync), t.metadata)
+        )
+    assert differences == []
+
+
+async def test_the_migrations_make_the_same_checks_and_partial_indexes(story: Story) -> None:
+    """Which Alembic does not compare."""
+    made = sa.create_engine("sqlite://")
+    t.metadata.create_all(made)
+    read = sa.text("select name, sql from sqlite_master where name not like 'alembic%'")
+
+    def shape(rows: Any) -> dict[str, list[str]]:
+        return {name: sorted(_words(sql)) for name, sql in rows if sql}
+
+    with made.connect() as declares:
+        declared = shape(declares.execute(read))
+    made.dispose()
+    async with story.engine.connect() as connection:
+        assert shape(await connection.execute(read)) == declared
+
+
+def _words(sql: str) -> list[str]:
+    return sql.replace('"', "").replace("(", " ").replace(")", " ").replace(",", " ").split()
+
+
+async def everything(story: Story) -> None:
+    """Rows of every table, of every kind of ending that there is."""
+    await story.validate("A")
+    await story.validate("B", "failed")
+    await story.fly("C")
+    await story.report("D", "E")
+    (delivery, *_) = await story.store.pending(QUEUE, 1)
+    dead = replace(delivery, state=Delivering.DEAD, last_error="410 Gone")
+    await story.store.delivered(story.stamp(), dead)
+    note = Happening(QUEUE, "1", "promoted", "", 1, "to A", actor="lastgreen")
+    await story.store.note(story.stamp(), note)
+    assert all((await story.rows()).values())
+
+
+@pytest.mark.spec("V306")
+async def test_an_upgrade_keeps_every_row_and_old_rows_read_right(story: Story) -> None:
+    await everything(story)
+    before = (await story.store.queue(QUEUE), await story.rows())
+    assert await schema.upgrade(story.engine, NOW + 1) == schema.newest()
+    assert (await story.store.queue(QUEUE), await story.rows()) == before
+    assert await story.store.fence() == story.fence
+    await schema.check(story.engine)
+    await story.answer(3, "succeeded")
+    await story.turn()
+    assert [r.number for r in (await story.store.queue(QUEUE)).in_flight] == [5]
+
+
+@pytest.mark.spec("V306")
+async def test_a_schema_that_is_not_known_is_refused(story: Story, backend: Backend) -> None:
+    await schema.check(story.engine)
+    for version in ("9999", "0000"):
+        async with begin(story.engine) as connection:
+            await connection.execute(
+                sa.text("update alembic_version set version_num = :version"), {"version": version}
+            )
+        with pytest.raises(Misconfigured, match=f"schema is {version}.*db upgrade"):
+            await schema.check(story.engine)
+    empty = open_engine(backend.url.replace("store.db", "empty.db"))
+    with pytest.raises(Misconfigured, match=r"schema is empty.*db upgrade"):
+        await schema.check(empty)
+    await empty.dispose()
