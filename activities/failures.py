@@ -17,6 +17,7 @@ from temporalio.worker import (
 )
 
 from domain.errors import NoSuchBuild, NotYet, Permanent, RefusedForNow, StoreOut
+from extensions.text import clean
 
 BUDGET_SPENT: Final = "BudgetSpent"
 MAX_BACK_OFF: Final = 30.0
@@ -70,12 +71,12 @@ class _Inbound(ActivityInboundInterceptor):
         except Permanent as error:
             self._tell(error)
             raise ApplicationError(
-                str(error), type=type(error).__name__, non_retryable=True
+                clean(str(error)), type=type(error).__name__, non_retryable=True
             ) from error
         except Exception as error:
             self._tell(error)
             _spend(error)
-            raise ApplicationError(str(error), type=type(error).__name__) from error
+            raise ApplicationError(clean(str(error)), type=type(error).__name__) from error
 
     def _tell(self, error: Exception) -> None:
         if self._seen is not None:
@@ -116,7 +117,7 @@ def _spend(error: Exception) -> None:
     activity.heartbeat((series.spent, series.last))
     if series.spent > budget:
         raise ApplicationError(
-            f"{error} (for {series.spent:.0f} s, {info.attempt} attempts)",
+            f"{clean(str(error))} (for {series.spent:.0f} s, {info.attempt} attempts)",
             type(error).__name__,
             info.attempt,
             type=BUDGET_SPENT,

@@ -27,6 +27,7 @@ from domain.request import Cause, State, Why, is_arrow
 
 NOW: Final = 100
 TIMES: Final = (NOW - 1, NOW, NOW + 1)
+LIMITS: Final = (NOW - 1, NOW, NOW + 1, NOW + 2)
 FINAL: Final = (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
 STEPS: Final = {
     Status.ACCEPTED: [Status.RUNNING, *FINAL],
@@ -85,8 +86,8 @@ def every_case() -> list[Case]:
             product(
                 Status,
                 [None, *Status],
-                TIMES,
-                TIMES,
+                LIMITS,
+                LIMITS,
                 endings,
                 TIMES,
                 (0, 1),

@@ -18,6 +18,7 @@ def test_a_first_look_is_believed() -> None:
     for descends, named in product(Ancestry, (True, False)):
         seen = Seen("b", None, None, descends, named)
         assert not (seen.is_doubtful or seen.is_rewrite or seen.is_same)
+        assert seen.confirm == 0
 
 
 def test_a_look_is_believed_that_names_a_new_descendant_of_the_head() -> None:
@@ -45,7 +46,7 @@ def test_a_time_that_is_not_plausible_is_unknown(seconds: float | None) -> None:
         (1.5, 1500),
         (NOW / 1000, NOW),
         ((NOW + DAY) / 1000, NOW + DAY),
-        ((NOW + DAY) / 1000 + 1, None),
+        ((NOW + DAY + 1) / 1000, None),
         (float("nan"), None),
     ],
 )
