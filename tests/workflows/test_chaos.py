@@ -80,7 +80,6 @@ def overlapping(requests: Sequence[Request]) -> int:
     return most
 
 
-@pytest.mark.spec("V67")
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("cap", [1, 2])
 async def test_whatever_is_killed_everything_ends_and_nothing_lies(

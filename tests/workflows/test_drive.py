@@ -140,7 +140,6 @@ async def test_a_hook_workflow_that_completed_delivers_what_comes_later(trunk: T
     assert trunk.sink.calls == calls
 
 
-@pytest.mark.spec("V362")
 async def test_no_start_is_refused_because_its_id_was_used_before(trunk: Trunk) -> None:
     """Bisections come later."""
     await trunk.report("A")

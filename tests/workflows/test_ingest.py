@@ -87,7 +87,6 @@ async def _looks(trunk: Trunk, count: int) -> bool:
     return trunk.source.asked["latest"] >= count
 
 
-@pytest.mark.spec("V20")
 async def test_twenty_reports_of_one_head_are_one_request(trunk: Trunk) -> None:
     """One process; that they share their updates is the API's, and proven with it."""
     trunk.source.land("A")
@@ -185,7 +184,7 @@ async def _accepted(trunk: Trunk, uri: str) -> bool:
     return bool(await trunk.store.attempts(trunk.queue, uri))
 
 
-@pytest.mark.spec("V357", "V358")
+@pytest.mark.spec("V358")
 async def test_a_slow_look_holds_neither_the_gate_nor_what_is_owed(trunk: Trunk) -> None:
     """Pause, resume, retry and cancel are updates of a later release; they ask no look either."""
     await trunk.report("A", "B")

@@ -8,6 +8,7 @@ from domain.errors import Refused, SourceControlOut
 from domain.event import EventType, HookEvent
 from domain.fact import Exit
 from domain.request import Cause, State
+from extensions.sourcecontrol.contract import Promoted
 from stores.contract import Request
 from tests.trunk import Trunk
 
@@ -276,29 +277,33 @@ async def test_without_a_promotion_ref_there_is_nothing_to_do(trunk: Trunk) -> N
 
 @pytest.mark.spec("V374")
 async def test_a_lease_that_fits_again_does_not_leave_the_ref_at_the_wrong_commit(
-    trunk: Trunk,
+    trunk: Trunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """B's push is under way while a rewind to A is believed: the ref is at A, as the lease says."""
     await green(trunk, "A")
     await trunk.report("B")
-    adopted: list[str] = []
+    promote = trunk.source.promote
+    paused: list[str | None] = []
 
-    def meanwhile() -> None:
-        if not adopted:
-            trunk.source.before_push = lambda: None
-            trunk.source.promotion = "A"
-            adopted.append("A")
-            raise SourceControlOut("paused")
+    async def paused_once(uri: str, expected: str | None) -> Promoted:
+        if uri != "B" or paused:
+            return await promote(uri, expected)
+        paused.append(expected)
+        trunk.source.rewrite("A")
+        await trunk.look()
+        await trunk.recorded("A")
+        assert trunk.source.promotion == expected == "A"
+        trunk.source.promotion = "B"
+        return Promoted.MOVED
 
-    trunk.source.before_push = meanwhile
+    monkeypatch.setattr(trunk.source, "promote", paused_once)
     await trunk.build_ends("B", "succeeded")
-    await trunk.until(lambda: _green_at(trunk, "B"))
-    trunk.source.tip = "B"
     await trunk.recorded("B")
-    trunk.source.rewrite("A")
-    await trunk.look()
-    await trunk.recorded("A")
+    assert paused == ["A"]
     assert trunk.source.promotion == "A"
     assert (await trunk.request("A")).cause is Cause.ADOPTED_FACT
+    state = await trunk.state()
+    assert state.holder and (state.holder.number, state.holder.uri) == (3, "A")
 
 
 @pytest.mark.spec("V185")
