@@ -15,7 +15,8 @@ from domain.request import Strategy
 from domain.settings import QueueSettings, ms
 from extensions.buildrunner.contract import BuildRunner, Order, Triggered
 from extensions.queueconfig.contract import QueueConfig
-from stores.contract import Answer, Build, Follows, Happening, Judged, Next, Stage, Stamp, Store
+from stores.contract import Store
+from stores.rows import Answer, Build, Follows, Happening, Judged, Next, Stage, Stamp
 
 
 @dataclass(frozen=True, slots=True)

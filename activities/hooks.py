@@ -9,7 +9,8 @@ from temporalio import activity
 
 from activities.queue import RequestAsk
 from extensions.hooks.contract import Sink
-from stores.contract import Delivering, Delivery, Stamp, Store
+from stores.contract import Store
+from stores.rows import Delivering, Delivery, Stamp
 
 
 @dataclass(frozen=True, slots=True)

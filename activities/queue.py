@@ -10,7 +10,8 @@ from domain.errors import NotFound
 from domain.gate import Known, Seen
 from domain.settings import QueueSettings
 from extensions.queueconfig.contract import QueueConfig
-from stores.contract import (
+from stores.contract import Store
+from stores.rows import (
     Answer,
     Failure,
     Happening,
@@ -19,7 +20,6 @@ from stores.contract import (
     Recorded,
     Request,
     Stamp,
-    Store,
     Turned,
 )
 

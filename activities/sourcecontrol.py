@@ -12,7 +12,8 @@ from domain.gate import Ancestry, Known, Pair, Seen, plausible_time
 from domain.identity import commit_uri
 from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Promoted, SourceControl
-from stores.contract import Stamp, Store
+from stores.contract import Store
+from stores.rows import Stamp
 
 
 @dataclass(frozen=True, slots=True)

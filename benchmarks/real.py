@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from domain.identity import Fence
 from domain.settings import QueueSettings
 from extensions.queueconfig.fake import FakeConfig
-from stores.contract import Request
+from stores.rows import Request
 from wiring.embedded import Ports, machine, owned
 from wiring.parts import Parts
 from wiring.settings import Settings

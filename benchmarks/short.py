@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.floor import Floor, floor
 from benchmarks.real import PATIENCE, QUEUE, Real, real_trunk
-from stores.contract import Request
+from stores.rows import Request
 from workflows import ids
 
 HEADS: Final = 1_000

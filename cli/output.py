@@ -19,7 +19,8 @@ from rich.table import Table
 from cli.verb import Here
 from domain.identity import RequestId
 from domain.request import State, Strategy
-from stores.contract import Happening, Reader, Request
+from stores.contract import Reader
+from stores.rows import Happening, Request
 
 NONE: Final = "-"
 COLOURS: Final = {"succeeded": "green", "green": "green", "failed": "red", "broken": "red"}

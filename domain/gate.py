@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Final
 
 from domain.request import Origin, Strategy
 
@@ -16,6 +17,8 @@ class Ancestry(StrEnum):
     UNKNOWN = "unknown"
 
 
+AGAIN_FIRST_MS: Final = 10 * 60_000
+AGAIN_MOST_MS: Final = 60 * 60_000
 Pair = tuple[str, str]
 """(older URI, newer URI)"""
 
@@ -142,6 +145,11 @@ def _plan(first: Waiting, base: str | None, known: Mapping[Pair, Ancestry]) -> A
             return Admit(first.number, Strategy.FULL, None, "rewritten")
         case Ancestry.UNKNOWN:
             return Admit(first.number, Strategy.FULL, None, "unknown_ancestry")
+
+
+def due_again(ended_at: int, endings: int) -> int:
+    """When the queue tries its latest head again by itself, after so many attempts in vain."""
+    return ended_at + min(AGAIN_FIRST_MS << (endings - 1), AGAIN_MOST_MS)
 
 
 def is_kept(newer_heads: int, cap: int, *, rewritten: bool) -> bool:

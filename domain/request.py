@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from domain.act import Act
+
 
 class State(StrEnum):
     ACCEPTED = "accepted"
@@ -134,3 +136,5 @@ class Transition:
     deadline_at: int | None = None
     terminal_build_id: str | None = None
     green_at: int | None = None
+    by: Act | None = None
+    """The person who asked for it."""

@@ -6,6 +6,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from domain.act import Act
 from domain.build import (
     Again,
     Cancel,
@@ -21,19 +22,12 @@ from domain.errors import Invariant
 from domain.request import Cause, State, Transition, Why
 from domain.settings import QueueSettings, ms
 from stores import tables as t
-from stores.contract import (
-    Answer,
-    Build,
-    Follows,
-    Judged,
-    Next,
-    Stage,
-)
 from stores.read import (
     R,
     builds_of,
     count_history,
 )
+from stores.rows import Answer, Build, Follows, Judged, Next, Stage
 from stores.transaction import Tx, move
 
 STARTS: Final = 2
@@ -155,7 +149,7 @@ def _decider(build: Build, watched: Watched, end: Settle) -> str | None:
     return build.id if build.status.is_terminal and not is_given_up else None
 
 
-async def intend_cancel(tx: Tx, number: int, attempt: int, why: Why) -> None:
+async def intend_cancel(tx: Tx, number: int, attempt: int, why: Why, by: Act | None = None) -> None:
     """Durable before the runner is asked to cancel; ``start_timeout`` gives way to the others."""
     mine = (R.queue == tx.queue) & (R.number == number) & R.ended_at.is_(None)
     free = R.ending.is_(None) | (R.ending == Why.START_TIMEOUT)
@@ -164,4 +158,6 @@ async def intend_cancel(tx: Tx, number: int, attempt: int, why: Why) -> None:
         .where(mine, free)
         .values(ending=why, ending_attempt=attempt, ending_at=tx.at)
     )
-    await tx.note(number, "cancel_requested", why, occurrence=f"{attempt}:{why}")
+    once = "" if by else f"{attempt}:{why}"
+    detail = f"{why}: {by.reason}" if by else why
+    await tx.note(number, "cancel_requested", detail, occurrence=once, by=by)

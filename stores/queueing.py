@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 import sqlalchemy as sa
 
+from domain.act import ITSELF, Act, Verb
+from domain.errors import Refused
 from domain.gate import (
     Admit,
     Adopt,
@@ -17,16 +21,13 @@ from domain.gate import (
     Seen,
     View,
     Waiting,
+    due_again,
     next_step,
 )
-from domain.request import Cause, Origin, State, Transition
+from domain.identity import RequestId
+from domain.request import ENDINGS, Cause, Origin, State, Transition
 from domain.settings import QueueSettings, ms
 from stores import tables as t
-from stores.contract import (
-    Delivering,
-    Owed,
-    Request,
-)
 from stores.read import (
     R,
     facts_at,
@@ -34,12 +35,63 @@ from stores.read import (
     many,
     one,
     owed,
+    paused_reason,
     the_request,
+    top,
 )
+from stores.rows import Delivering, Owed, Request
 from stores.transaction import Tx, move, supersede
 
 
-async def mint(tx: Tx, seen: Seen, latest: Request | None) -> int:
+async def mint_head(tx: Tx, seen: Seen, latest: Request | None) -> int:
+    number = await _next_number(tx)
+    line = number if latest is None or seen.is_rewrite else latest.line
+    about = {"order": number, "line": line, "uri": seen.uri, "committed_at": seen.committed_at}
+    await _mint(tx, number, Origin.HEAD, about)
+    await tx.note(number, "accepted", "rewrite" if seen.is_rewrite else "")
+    return number
+
+
+async def again(tx: Tx, ended: Request, origin: Origin, by: Act) -> None:
+    """A new attempt at the commit, in the place of the request that ingest made for it."""
+    attempts = sa.select(t.requests).where(R.queue == tx.queue, R.uri == ended.uri)
+    busy = await one(tx.connection, attempts.where(R.ended_at.is_(None)).limit(1))
+    if busy is not None:
+        raise Refused(f"{RequestId(tx.queue, busy.number)} is an attempt at it, {busy.state}")
+    heads = attempts.where(R.origin == Origin.HEAD).order_by(R.number.desc()).limit(1)
+    if (head := await one(tx.connection, heads)) is None:
+        raise Refused(f"{ended.uri} was never the head of {tx.queue}")
+    number = await _next_number(tx)
+    about = {name: getattr(head, name) for name in ("order", "line", "uri", "committed_at")}
+    await _mint(tx, number, origin, {**about, "retry_of": head.number})
+    old, new = RequestId(tx.queue, ended.number), RequestId(tx.queue, number)
+    await tx.note(ended.number, "retried", f"{new}: {by.reason}", by=by)
+    await tx.note(number, "accepted", f"retry of {old}: {by.reason}")
+    for attempt in {ended.number, head.number}:
+        await tx.resolve("request", str(attempt), by)
+    tx.committed.wake_queue = True
+
+
+async def retry_by_itself(tx: Tx) -> int | None:
+    """Make the automatic retry that is due; else when it will be, if one will."""
+    latest = await one(tx.connection, top(tx.queue))
+    if latest is None or latest.cause is None or not ENDINGS[latest.cause].tried_again:
+        return None
+    if await paused_reason(tx.connection, tx.queue) is not None:
+        return None
+    causes = [cause for cause, ending in ENDINGS.items() if ending.tried_again]
+    mine = (R.queue == tx.queue) & (R.order == latest.order) & R.cause.in_(causes)
+    endings = (await tx.connection.execute(sa.select(sa.func.count()).where(mine))).scalar_one()
+    due = due_again(latest.ended_at or 0, endings)
+    if due > tx.at:
+        return due
+    with suppress(Refused):  # an attempt is active already
+        by = Act(f"{latest.number}", Verb.RETRY, ITSELF, latest.cause)
+        await again(tx, latest, Origin.AUTO_RETRY, by)
+    return None
+
+
+async def _next_number(tx: Tx) -> int:
     q = t.queues.c
     mine = q.name == tx.queue
     number: int = (
@@ -50,21 +102,13 @@ async def mint(tx: Tx, seen: Seen, latest: Request | None) -> int:
             .returning(q.next_number - 1)
         )
     ).scalar_one()
-    line = number if latest is None or seen.is_rewrite else latest.line
-    values = {
-        "queue": tx.queue,
-        "number": number,
-        "order": number,
-        "line": line,
-        "uri": seen.uri,
-        "origin": Origin.HEAD,
-        "committed_at": seen.committed_at,
-        "state": State.ACCEPTED,
-        "accepted_at": tx.at,
-    }
-    await tx.connection.execute(sa.insert(t.requests).values(values))
-    await tx.note(number, "accepted", "rewrite" if seen.is_rewrite else "")
     return number
+
+
+async def _mint(tx: Tx, number: int, origin: Origin, about: Mapping[str, Any]) -> None:
+    own = {"queue": tx.queue, "number": number, "origin": origin}
+    values = {**about, **own, "state": State.ACCEPTED, "accepted_at": tx.at}
+    await tx.connection.execute(sa.insert(t.requests).values(values))
 
 
 async def adopt(tx: Tx, number: int, uri: str) -> bool:
@@ -115,13 +159,12 @@ async def _view(tx: Tx, cap: int) -> View:
     waiting = [r for r in requests if r.state is State.ACCEPTED]
     first = [await _waiting(tx, waiting[0])] if waiting else []
     green = await one(tx.connection, last_green(tx.queue))
-    paused = sa.select(t.queues.c.paused_reason).where(t.queues.c.name == tx.queue)
     return View(
         first + [Waiting(r.number, r.uri, r.origin) for r in waiting[1:]],
         [Flying(r.number, r.uri, r.admitted_at or r.accepted_at) for r in flying],
         green.uri if green else None,
         cap,
-        (await tx.connection.execute(paused)).scalar_one(),
+        await paused_reason(tx.connection, tx.queue),
     )
 
 

@@ -15,7 +15,8 @@ from domain.fact import Fact, authoritative
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Why
 from stores import tables as t
-from stores.contract import (
+from stores.engine import begin
+from stores.rows import (
     Build,
     DeadLetter,
     Delivering,
@@ -26,7 +27,6 @@ from stores.contract import (
     Request,
     Stage,
 )
-from stores.engine import begin
 
 R: Final = t.requests.c
 AGAIN: Final = ("retriggered", "unconfirmed")
@@ -145,6 +145,45 @@ async def read_stage(connection: AsyncConnection, queue: str, number: int) -> St
     return Stage(Next.RECORD if request.owes_record else Next.NOTHING, request, attempt, build)
 
 
+def subject_of(queue: str) -> str:
+    """The queue as a subject of its own history: no request's number."""
+    return f"queue/{queue}"
+
+
+async def paused_reason(connection: AsyncConnection, queue: str) -> str | None:
+    query = sa.select(t.queues.c.paused_reason).where(t.queues.c.name == queue)
+    reason: str | None = (await connection.execute(query)).scalar()
+    return reason
+
+
+async def history_of(connection: AsyncConnection, queue: str, subject: str) -> list[Happening]:
+    h = t.history.c
+    query = (
+        sa.select(h.queue, h.subject, h.kind, h.occurrence, h.at, h.detail, h.actor)
+        .where(h.queue == queue, h.subject == subject)
+        .order_by(h.seq)
+    )
+    return [Happening(*row) for row in await connection.execute(query)]
+
+
+async def _paused(connection: AsyncConnection, queue: str) -> Happening | None:
+    told = await history_of(connection, queue, subject_of(queue))
+    return next((row for row in reversed(told) if row.kind == "paused"), None)
+
+
+def letters(queue: str) -> sa.Select[Any]:
+    d = t.dead_letters.c
+    told = (d.id, d.kind, d.subject, d.cause, d.detail, d.created_at, d.resolved_at, d.resolved_by)
+    return sa.select(*told).where(d.queue == queue)
+
+
+async def read_letter(connection: AsyncConnection, queue: str, letter: str) -> DeadLetter:
+    query = letters(queue).where(t.dead_letters.c.id == letter)
+    if (row := (await connection.execute(query)).one_or_none()) is None:
+        raise NotFound(f"queue {queue} has no dead letter {letter!r}")
+    return DeadLetter(*row)
+
+
 class SqlReader:
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
@@ -178,6 +217,7 @@ class SqlReader:
                 await one(connection, holder(queue)),
                 tuple(r for r in requests if r.state is State.ACCEPTED),
                 tuple(r for r in requests if r.state is State.PROCESSING),
+                await _paused(connection, queue) if row and row.paused_reason else None,
             )
 
     async def request(self, queue: str, number: int) -> Request:
@@ -207,14 +247,12 @@ class SqlReader:
             return await builds_of(connection, queue, number)
 
     async def history(self, queue: str, number: int) -> Sequence[Happening]:
-        h = t.history.c
-        query = (
-            sa.select(h.queue, h.subject, h.kind, h.occurrence, h.at, h.detail, h.actor)
-            .where(h.queue == queue, h.subject == str(number))
-            .order_by(h.seq)
-        )
         async with begin(self._engine, reads=True) as connection:
-            return [Happening(*row) for row in await connection.execute(query)]
+            return await history_of(connection, queue, str(number))
+
+    async def audit(self, queue: str) -> Sequence[Happening]:
+        async with begin(self._engine, reads=True) as connection:
+            return await history_of(connection, queue, subject_of(queue))
 
     async def pending(self, queue: str, number: int) -> Sequence[Delivery]:
         d = t.hook_deliveries.c
@@ -228,13 +266,13 @@ class SqlReader:
 
     async def dead_letters(self, queue: str) -> Sequence[DeadLetter]:
         d = t.dead_letters.c
-        query = (
-            sa.select(d.id, d.kind, d.subject, d.cause, d.detail, d.created_at)
-            .where(d.queue == queue, d.resolved_at.is_(None))
-            .order_by(d.created_at.desc())
-        )
+        query = letters(queue).where(d.resolved_at.is_(None)).order_by(d.created_at.desc(), d.id)
         async with begin(self._engine, reads=True) as connection:
             return [DeadLetter(*row) for row in await connection.execute(query)]
+
+    async def dead_letter_of(self, queue: str, letter: str) -> DeadLetter:
+        async with begin(self._engine, reads=True) as connection:
+            return await read_letter(connection, queue, letter)
 
     async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
         async with begin(self._engine, reads=True) as connection:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from domain.build import Status
 from domain.identity import MAX_NAME, MAX_NUMBER
 from domain.request import VERDICTS, Cause, Origin, State, Strategy, Why, may_hold
-from stores.contract import Delivering
+from stores.rows import Delivering
 
 metadata: Final = sa.MetaData(
     naming_convention={"ck": "ck_%(table_name)s_%(constraint_name)s", "pk": "pk_%(table_name)s"}

@@ -11,14 +11,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from domain.act import ITSELF, Act
 from domain.errors import Invariant, NotFound
 from domain.event import EventType, HookEvent
 from domain.request import ENDINGS, Cause, State, Transition, is_arrow
 from domain.settings import Route
 from stores import tables as t
-from stores.contract import Committed, Delivering, Happening, Stamp
 from stores.engine import begin
-from stores.read import R, check_fence
+from stores.read import R, check_fence, subject_of
+from stores.rows import Committed, Delivering, Happening, Stamp
 
 STEPS: Final = 1_000
 """History rows of one transaction that keep their order; bulk rows share one step."""
@@ -46,6 +47,11 @@ class Tx:
         return self.stamp.queue
 
     @property
+    def itself(self) -> str:
+        """The queue as a subject of its history: no request's number."""
+        return subject_of(self.queue)
+
+    @property
     def at(self) -> int:
         return self.stamp.at
 
@@ -64,10 +70,18 @@ class Tx:
         return (await self.connection.execute(statement)).rowcount > 0
 
     async def note(
-        self, subject: int | str, kind: str, detail: str = "", *, occurrence: str = ""
+        self,
+        subject: int | str,
+        kind: str,
+        detail: str = "",
+        *,
+        occurrence: str = "",
+        by: Act | None = None,
     ) -> bool:
         """Add to the history, once; a row really added is what counts and what is told."""
-        row = Happening(self.queue, str(subject), kind, occurrence, self.at, detail[:4000])
+        once = occurrence or (by.id if by else "")
+        actor = by.actor if by else None
+        row = Happening(self.queue, str(subject), kind, once, self.at, detail[:4000], actor)
         return await self.happened(row)
 
     async def happened(self, row: Happening) -> bool:
@@ -127,16 +141,20 @@ class Tx:
         await self.connection.execute(sa.insert(t.dead_letters).values(values))
         await self.note(subject, "dead_letter_opened", f"{kind}: {cause}", occurrence=letter)
 
-    async def resolve(self, kind: str, subject: str, who: str) -> None:
+    async def resolve(self, kind: str, subject: str, by: Act) -> None:
+        """Close what is open of that kind about that subject."""
         d = t.dead_letters.c
         mine = (d.queue == self.queue) & (d.kind == kind) & (d.subject == subject)
         done = (
             sa.update(t.dead_letters)
             .where(mine, d.resolved_at.is_(None))
-            .values(resolved_at=self.at, resolved_by=who)
+            .values(resolved_at=self.at, resolved_by=by.actor)
+            .returning(d.id)
         )
-        if (await self.connection.execute(done)).rowcount:
-            await self.note(subject, "dead_letter_resolved", f"{kind}: {who}")
+        for letter in (await self.connection.execute(done)).scalars():
+            once = letter if by.actor == ITSELF else ""
+            detail = f"{kind}: {by.reason}"
+            await self.note(subject, "dead_letter_resolved", detail, occurrence=once, by=by)
 
 
 @asynccontextmanager
@@ -177,7 +195,7 @@ async def move(tx: Tx, step: Transition) -> State:
     step = replace(step, at=max(step.at, row.accepted_at, row.admitted_at or 0))
     written = {name: value for name, value in _columns(step).items() if value is not None}
     await tx.connection.execute(sa.update(t.requests).where(mine).values(state=step.to, **written))
-    await tx.note(step.request, step.cause or "admitted", step.detail)
+    await tx.note(step.request, step.cause or "admitted", step.detail, by=step.by)
     await _say(tx, step)
     if state is State.PROCESSING:
         tx.committed.wake_queue |= await _someone_waits(tx)

@@ -10,6 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from domain.act import ITSELF, Act, Verb
 from domain.build import LOST
 from domain.errors import Invariant, NotFound
 from domain.event import EventType
@@ -21,11 +22,34 @@ from domain.gate import (
     Reason,
     Seen,
 )
-from domain.request import Cause, State, Transition
+from domain.request import ENDINGS, Cause, State, Transition
 from domain.settings import QueueSettings, ms
 from stores import tables as t
-from stores.contract import (
-    AfterCommit,
+from stores.contract import AfterCommit
+from stores.judging import (
+    build_of,
+    failed_before,
+    follow,
+    progress,
+    too_late,
+    watched_of,
+)
+from stores.people import act
+from stores.queueing import adopt, everything_owed, gate, mint_head, retry_by_itself
+from stores.read import (
+    R,
+    SqlReader,
+    builds_of,
+    count_history,
+    facts_at,
+    many,
+    one,
+    owed,
+    read_stage,
+    the_request,
+    top,
+)
+from stores.rows import (
     Answer,
     Build,
     Delivering,
@@ -41,31 +65,12 @@ from stores.contract import (
     Stamp,
     Turned,
 )
-from stores.judging import (
-    build_of,
-    failed_before,
-    follow,
-    progress,
-    too_late,
-    watched_of,
-)
-from stores.queueing import adopt, everything_owed, gate, mint
-from stores.read import (
-    R,
-    SqlReader,
-    builds_of,
-    count_history,
-    facts_at,
-    many,
-    one,
-    owed,
-    read_stage,
-    the_request,
-    top,
-)
 from stores.transaction import Tx, move, supersede, transaction
 
 OWED_WAKE_MS: Final = 5 * 60_000
+OF_ITS_OWN: Final = frozenset({Cause.PROCESSING_FAILED, Cause.CANCELLED_BY_PERSON})
+"""What hides no red build that was to be confirmed."""
+WRITTEN: Final = Act("written", Verb.RETRY_LETTER, ITSELF, "the fact is written")
 
 
 class SqlStore(SqlReader):
@@ -86,7 +91,7 @@ class SqlStore(SqlReader):
             latest = await one(tx.connection, top(tx.queue))
             if latest is not None and latest.uri == seen.uri:
                 return Ingested(latest.number, is_new=False)
-            number = await mint(tx, seen, latest)
+            number = await mint_head(tx, seen, latest)
             rewrite = seen.is_rewrite
             await supersede(tx, settings.max_concurrent, everything_older=rewrite)
             adopted = await adopt(tx, number, seen.uri)
@@ -97,9 +102,11 @@ class SqlStore(SqlReader):
     ) -> Turned:
         async with self._write(stamp, settings) as tx:
             before = {request.number for request in await many(tx.connection, owed(tx.queue))}
+            due = await retry_by_itself(tx) if settings else None
             step = await gate(tx, settings, known) if settings else Hold(Reason.NOT_CONFIGURED)
             must = await everything_owed(tx, settings, before)
             wakes = [stamp.at + OWED_WAKE_MS] if must else []
+            wakes += [due] if due else []
             if settings and isinstance(step, Hold) and step.reason is Reason.NO_FREE_SLOT:
                 wakes.append(stamp.at + ms(settings.gate_wait))
             return Turned(step, must, min(wakes, default=None))
@@ -150,8 +157,9 @@ class SqlStore(SqlReader):
         async with self._write(stamp, settings) as tx:
             number = failure.request
             red = await failed_before(tx, number)
-            step = Transition(number, State.FAILED, tx.at, failure.cause, failure.detail)
-            if red is not None and failure.cause is not Cause.PROCESSING_FAILED:
+            (ends,) = ENDINGS[failure.cause].enters
+            step = Transition(number, ends, tx.at, failure.cause, failure.detail)
+            if red is not None and failure.cause not in OF_ITS_OWN:
                 step = replace(step, cause=Cause.BUILD_FAILED, terminal_build_id=red)
             try:
                 await move(tx, step)
@@ -176,7 +184,7 @@ class SqlStore(SqlReader):
                 await tx.connection.execute(
                     sa.update(t.requests).where(mine).values(green_at=tx.at)
                 )
-            await tx.resolve("record", str(number), "lastgreen")
+            await tx.resolve("record", str(number), WRITTEN)
             return Recorded(fact.is_green)
 
     async def announce(
@@ -190,6 +198,10 @@ class SqlStore(SqlReader):
             if (await tx.connection.execute(done)).rowcount:
                 await tx.announce(number, EventType.RECORDED)
                 await tx.note(number, "recorded")
+
+    async def act(self, stamp: Stamp, ask: Act, settings: QueueSettings | None) -> Happening:
+        async with self._write(stamp, settings) as tx:
+            return await act(tx, ask)
 
     async def note(self, stamp: Stamp, happening: Happening) -> None:
         async with self._write(stamp) as tx:

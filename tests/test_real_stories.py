@@ -18,7 +18,7 @@ from domain.request import State, Strategy
 from domain.settings import QueueSettings
 from extensions.queueconfig.fake import FakeConfig
 from stores import schema
-from stores.contract import Request
+from stores.rows import Request
 from tests.stores.conftest import milliseconds
 from wiring.parts import Parts, TaskQueues, make_parts
 from workflows import ids

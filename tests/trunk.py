@@ -34,8 +34,8 @@ from extensions.hooks.fake import FakeSink
 from extensions.queueconfig.fake import FakeConfig
 from extensions.sourcecontrol.fake import FakeRemotes, FakeSourceControl
 from stores import schema
-from stores.contract import Answer, Failure, Happening, QueueState, Request, Stamp
 from stores.engine import open_engine
+from stores.rows import Answer, Failure, Happening, QueueState, Request, Stamp
 from stores.write import SqlStore
 from wiring.parts import WORKFLOWS, Extensions, Parts, TaskQueues
 from wiring.temporal import SANDBOX

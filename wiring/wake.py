@@ -14,7 +14,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
 from domain.identity import Fence
-from stores.contract import Committed, Happening
+from stores.rows import Committed, Happening
 from workflows import ids, policies
 from workflows.hook import HookWorkflow
 from workflows.messages import HookInput, QueueInput

@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.queue import FailAsk, StoreSteps
     from domain.build import LOST
     from domain.request import Cause, State
-    from stores.contract import Build, Failure, Follows, Judged, Next, Stage, Stamp
+    from stores.rows import Build, Failure, Follows, Judged, Next, Stage, Stamp
     from workflows import ids, policies
     from workflows.buildsignal import BuildSignalWorkflow
     from workflows.messages import BuildInput, RecordInput, WatchBuild

@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.queue import ObserveAsk, StoreSteps
     from domain.build import Status
     from domain.gate import clock
-    from stores.contract import Answer, Follows, Judged
+    from stores.rows import Answer, Follows, Judged
     from workflows import policies
     from workflows.messages import WatchBuild
     from workflows.steps import at_hand, now_ms, once, stamp, step

@@ -11,7 +11,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from domain.identity import Fence
-    from stores.contract import Owed
+    from stores.rows import Owed
     from workflows import ids, policies
     from workflows.build import BuildWorkflow
     from workflows.hook import HookWorkflow

@@ -13,7 +13,7 @@ from temporalio.exceptions import FailureError
 with workflow.unsafe.imports_passed_through():
     from activities.hooks import DeliverAsk, HookActivities
     from activities.queue import RequestAsk
-    from stores.contract import Delivery
+    from stores.rows import Delivery
     from workflows import policies
     from workflows.messages import HookInput
     from workflows.steps import stamp, step, why

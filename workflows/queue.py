@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.sourcecontrol import AncestryAsk, SourceControlActivities
     from domain.gate import Ancestry, Ask, Hold, Known, Reason, Seen, sentence
     from domain.request import Cause
-    from stores.contract import Failure, Stamp, Turned
+    from stores.rows import Failure, Stamp, Turned
     from workflows import ids, policies
     from workflows.drive import Drive
     from workflows.messages import QueueInput, Report

@@ -9,7 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.queue import AnnounceAsk, FailAsk, RequestAsk, StoreSteps
     from activities.sourcecontrol import Promotion, SourceControlActivities
     from domain.request import Cause
-    from stores.contract import Failure, Happening
+    from stores.rows import Failure, Happening
     from workflows import policies
     from workflows.messages import RecordInput
     from workflows.steps import stamp, step, why

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from domain.errors import Fenced
     from domain.identity import Fence
     from domain.request import State
-    from stores.contract import Stamp
+    from stores.rows import Stamp
     from workflows import ids, policies
 
 T = TypeVar("T")

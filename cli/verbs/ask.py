@@ -15,7 +15,8 @@ from domain.identity import RequestId, commit_uri, queue_name
 from domain.request import State
 from domain.settings import QueueSettings
 from extensions.gitcommand import redact
-from stores.contract import QueueState, Reader, Request
+from stores.contract import Reader
+from stores.rows import QueueState, Request
 from wiring.settings import reading
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Such as monorepo/main")]

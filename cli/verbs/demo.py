@@ -21,7 +21,8 @@ from domain.fact import Exit
 from domain.request import State
 from domain.settings import QueueSettings
 from extensions.gitcommand import GitCommand
-from stores.contract import Reader, Request
+from stores.contract import Reader
+from stores.rows import Request
 from wiring.embedded import Machine, Ports, machine, owned, start_queues
 from wiring.settings import Settings
 

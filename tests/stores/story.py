@@ -17,8 +17,8 @@ from domain.request import Cause, State
 from domain.settings import QueueSettings, Route
 from stores import schema
 from stores import tables as t
-from stores.contract import Answer, Build, Committed, Judged, Request, Stamp, Turned
 from stores.engine import begin, open_engine
+from stores.rows import Answer, Build, Committed, Judged, Request, Stamp, Turned
 from stores.write import SqlStore
 
 NOW: Final = 1_800_000_000_000

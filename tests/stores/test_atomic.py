@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from domain.errors import Invariant
 from domain.request import Cause, State, Strategy
 from stores import tables as t
-from stores.contract import DeadLetter, Delivering, Failure
 from stores.engine import begin
+from stores.rows import DeadLetter, Delivering, Failure
 from tests.stores.faults import fails_at_each_statement, statements_of
 from tests.stores.story import NOW, QUEUE, Story, a_request
 

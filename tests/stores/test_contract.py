@@ -17,17 +17,8 @@ from domain.gate import Ancestry, Hold, Reason, Seen
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy
 from stores import tables as t
-from stores.contract import (
-    Answer,
-    Build,
-    Delivering,
-    Delivery,
-    Failure,
-    Happening,
-    Request,
-    Stamp,
-)
 from stores.engine import begin
+from stores.rows import Answer, Build, Delivering, Delivery, Failure, Happening, Request, Stamp
 from stores.transaction import transaction
 from tests.stores.story import NOW, QUEUE, Story
 

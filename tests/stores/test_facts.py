@@ -13,8 +13,8 @@ from domain.errors import Invariant
 from domain.fact import Fact
 from domain.request import Cause, State
 from stores import tables as t
-from stores.contract import Recorded
 from stores.engine import begin
+from stores.rows import Recorded
 from stores.transaction import transaction
 from tests.stores.story import NOW, QUEUE, Story, a_request
 

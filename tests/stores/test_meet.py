@@ -15,8 +15,8 @@ from domain.errors import Fenced
 from domain.gate import Ancestry, Hold, Reason, Seen
 from domain.request import Cause, State, Strategy, Transition
 from stores import tables as t
-from stores.contract import Answer, Failure, Follows, Stamp, Turned
 from stores.engine import begin
+from stores.rows import Answer, Failure, Follows, Stamp, Turned
 from stores.transaction import move, transaction
 from tests.stores.faults import Meeting
 from tests.stores.story import NOW, Rows, Story

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from domain.gate import Ancestry
 from domain.request import Cause, State
-from stores.contract import Failure, Next, QueueState, Request
+from stores.rows import Failure, Next, QueueState, Request
 from tests.stores.story import Story
 
 QUEUES = itertools.count()

@@ -15,8 +15,8 @@ from alembic.runtime.migration import MigrationContext
 from domain.errors import Misconfigured
 from stores import schema
 from stores import tables as t
-from stores.contract import Delivering, Happening
 from stores.engine import begin, open_engine
+from stores.rows import Delivering, Happening
 from tests.stores.story import NOW, QUEUE, Backend, Story
 
 EXEMPT = {"installation", "tokens", "alembic_version"}

@@ -20,8 +20,8 @@ from domain.errors import Invariant, NotFound
 from domain.gate import Ancestry, is_kept
 from domain.request import Cause, Origin, State, Strategy, Transition, is_arrow
 from stores import tables as t
-from stores.contract import Request
 from stores.engine import begin
+from stores.rows import Request
 from stores.transaction import move, transaction
 from tests.stores.story import NOW, QUEUE, Story, a_request
 

@@ -18,7 +18,7 @@ from domain.errors import RefusedForNow, RunnerOut, StoreOut
 from domain.event import EventType
 from domain.fact import Exit
 from domain.request import Cause, State, Why
-from stores.contract import Request
+from stores.rows import Request
 from tests.trunk import Trunk, make_trunk, running_trunk, trunk_worker
 from wiring.parts import named
 from workflows import ids, policies

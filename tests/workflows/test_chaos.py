@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client
 
 from domain.request import Cause, State
-from stores.contract import Request
+from stores.rows import Request
 from tests.trunk import Trunk, running_trunk
 from workflows import ids
 

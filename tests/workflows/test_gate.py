@@ -10,7 +10,7 @@ from domain.errors import Misconfigured, SourceControlOut
 from domain.event import HookEvent
 from domain.gate import clock
 from domain.request import Cause, State, Strategy
-from stores.contract import Request
+from stores.rows import Request
 from tests.trunk import Trunk, running_trunk, trunk_worker
 from workflows import ids
 from workflows.queue import QueueWorkflow

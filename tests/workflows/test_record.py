@@ -9,7 +9,7 @@ from domain.event import EventType, HookEvent
 from domain.fact import Exit
 from domain.request import Cause, State
 from extensions.sourcecontrol.contract import Promoted
-from stores.contract import Request
+from stores.rows import Request
 from tests.trunk import Trunk
 
 

@@ -18,7 +18,7 @@ from domain.event import EventType
 from domain.fact import Exit
 from domain.request import Cause, State, Strategy
 from stores import tables as t
-from stores.contract import Request
+from stores.rows import Request
 from tests.trunk import Trunk, running_trunk
 
 

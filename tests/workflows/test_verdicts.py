@@ -16,7 +16,7 @@ from domain.errors import Misconfigured, NoSuchBuild, Refused, RefusedForNow, Ru
 from domain.event import EventType
 from domain.fact import Exit
 from domain.request import Cause, State
-from stores.contract import Request
+from stores.rows import Request
 from tests.trunk import Trunk, running_trunk
 from workflows import ids, policies
 

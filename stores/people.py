@@ -1,0 +1,150 @@
+"""What a person asks: one transaction and one line of the audit each, refused ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+
+from domain.act import Act, Verb
+from domain.errors import Refused
+from domain.identity import RequestId
+from domain.request import Cause, Origin, State, Transition, Why
+from stores import tables as t
+from stores.judging import intend_cancel
+from stores.queueing import again
+from stores.read import read_letter, read_stage, the_request
+from stores.rows import DeadLetter, Delivering, Happening
+from stores.transaction import Tx, move
+
+REFUSED: Final = "refused"
+
+
+async def act(tx: Tx, ask: Act) -> Happening:
+    """The line of the audit, which is the answer: asked again under the same id, the same one."""
+    subject = await _subject(tx, ask)
+    if earlier := await _told(tx, subject, ask):
+        return earlier
+    try:
+        await _DO[ask.verb](tx, ask)
+    except Refused as refused:
+        await tx.note(subject, REFUSED, f"{ask.verb}: {refused} ({ask.reason})", by=ask)
+    if (answer := await _told(tx, subject, ask)) is None:
+        raise AssertionError(f"{ask.verb} left no line in the history of {subject}")
+    return answer
+
+
+async def _subject(tx: Tx, ask: Act) -> str:
+    """``NotFound`` where there is nothing of that name: then nothing is written."""
+    match ask.verb:
+        case Verb.PAUSE | Verb.RESUME:
+            return tx.itself
+        case Verb.RETRY | Verb.CANCEL:
+            return str((await the_request(tx.connection, tx.queue, int(ask.target))).number)
+        case Verb.RETRY_LETTER | Verb.DROP_LETTER:
+            return (await read_letter(tx.connection, tx.queue, ask.target)).subject
+
+
+async def _told(tx: Tx, subject: str, ask: Act) -> Happening | None:
+    h = t.history.c
+    mine = (h.queue == tx.queue) & (h.subject == subject) & (h.occurrence == ask.id)
+    query = sa.select(h.queue, h.subject, h.kind, h.occurrence, h.at, h.detail, h.actor)
+    first = query.where(mine, h.actor == ask.actor).order_by(h.seq).limit(1)
+    row = (await tx.connection.execute(first)).first()
+    return None if row is None else Happening(*row)
+
+
+async def _pause(tx: Tx, ask: Act) -> None:
+    await _set_paused(tx, ask.reason)
+    await tx.note(tx.itself, "paused", ask.reason, by=ask)
+
+
+async def _resume(tx: Tx, ask: Act) -> None:
+    await _set_paused(tx, None)
+    tx.committed.wake_queue = True
+    await tx.note(tx.itself, "resumed", ask.reason, by=ask)
+
+
+async def _set_paused(tx: Tx, reason: str | None) -> None:
+    mine = t.queues.c.name == tx.queue
+    await tx.connection.execute(sa.update(t.queues).where(mine).values(paused_reason=reason))
+
+
+async def _retry(tx: Tx, ask: Act) -> None:
+    await again(tx, await the_request(tx.connection, tx.queue, int(ask.target)), Origin.RETRY, ask)
+
+
+async def _cancel(tx: Tx, ask: Act) -> None:
+    stage = await read_stage(tx.connection, tx.queue, int(ask.target))
+    request = stage.request
+    named = RequestId(tx.queue, request.number)
+    match request.state:
+        case State.ACCEPTED:
+            cause = Cause.CANCELLED_BY_PERSON
+            detail = ask.reason
+            step = Transition(request.number, State.CANCELLED, tx.at, cause, detail, by=ask)
+            await move(tx, step)
+        case State.PROCESSING:
+            if request.ending in (Why.PERSON, Why.VALIDATION_TIMEOUT):
+                raise Refused(f"{named} is being ended already: {request.ending}")
+            await intend_cancel(tx, request.number, stage.attempt, Why.PERSON, ask)
+            tx.committed.wake_builds.add((request.number, stage.attempt))
+        case _:
+            raise Refused(f"{named} has ended: {request.state}, {request.cause}")
+
+
+async def _retry_letter(tx: Tx, ask: Act) -> None:
+    letter = await _open_letter(tx, ask)
+    if letter.kind == "request":
+        request = await the_request(tx.connection, tx.queue, int(letter.subject))
+        await again(tx, request, Origin.RETRY, ask)
+        return
+    await tx.note(letter.subject, "retried", f"{letter.id}: {ask.reason}", by=ask)
+    tx.committed.wake_queue = True
+    if letter.kind == "record":
+        return  # owed all the time, and closed in the transaction that writes the fact
+    if letter.kind == "promotion":
+        await _record_again(tx, int(letter.subject))
+    if letter.kind == "hook":
+        await _deliver_again(tx, letter)
+    await tx.resolve(letter.kind, letter.subject, ask)
+
+
+async def _record_again(tx: Tx, number: int) -> None:
+    """Owed once more: facts and event are there, so only the ref is left to move."""
+    r = t.requests.c
+    mine = (r.queue == tx.queue) & (r.number == number)
+    await tx.connection.execute(sa.update(t.requests).where(mine).values(recorded_at=None))
+
+
+async def _deliver_again(tx: Tx, letter: DeadLetter) -> None:
+    event, _, sink = letter.subject.rpartition(" to ")
+    d = t.hook_deliveries.c
+    mine = (d.queue == tx.queue) & (d.event_id == event) & (d.sink == sink)
+    again = sa.update(t.hook_deliveries).where(mine, d.state == Delivering.DEAD)
+    values = {"state": Delivering.PENDING, "ended_at": None}
+    done = await tx.connection.execute(again.values(values).returning(d.request))
+    tx.committed.wake_hooks.update(done.scalars())
+
+
+async def _drop_letter(tx: Tx, ask: Act) -> None:
+    letter = await _open_letter(tx, ask)
+    await tx.resolve(letter.kind, letter.subject, ask)
+
+
+async def _open_letter(tx: Tx, ask: Act) -> DeadLetter:
+    letter = await read_letter(tx.connection, tx.queue, ask.target)
+    if letter.resolved_at is not None:
+        raise Refused(f"dead letter {letter.id} was resolved by {letter.resolved_by}")
+    return letter
+
+
+_DO: Final[Mapping[Verb, Callable[[Tx, Act], Awaitable[None]]]] = {
+    Verb.PAUSE: _pause,
+    Verb.RESUME: _resume,
+    Verb.RETRY: _retry,
+    Verb.CANCEL: _cancel,
+    Verb.RETRY_LETTER: _retry_letter,
+    Verb.DROP_LETTER: _drop_letter,
+}

@@ -1,0 +1,233 @@
+"""What is handed to the store, and what it answers with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from domain.build import Status
+from domain.event import HookEvent
+from domain.gate import Ask, Hold
+from domain.identity import Fence
+from domain.request import Cause, Origin, State, Strategy, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Under which store, in which queue, and when (ms; the workflow's clock)."""
+
+    fence: Fence
+    queue: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One row; times in ms since 1970."""
+
+    queue: str
+    number: int
+    order: int
+    line: int
+    uri: str
+    origin: Origin
+    state: State
+    accepted_at: int
+    cause: Cause | None = None
+    committed_at: int | None = None
+    retry_of: int | None = None
+    probe_of: int | None = None
+    strategy: Strategy | None = None
+    base_uri: str | None = None
+    deadline_at: int | None = None
+    ending: Why | None = None
+    ending_attempt: int | None = None
+    ending_at: int | None = None
+    terminal_build_id: str | None = None
+    admitted_at: int | None = None
+    ended_at: int | None = None
+    green_at: int | None = None
+    recorded_at: int | None = None
+
+    @property
+    def owes_record(self) -> bool:
+        return self.cause is not None and self.cause.has_verdict and self.recorded_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    runner: str
+    id: str
+    request: int
+    attempt: int
+    status: Status
+    triggered_at: int
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A row of the history; with an actor it is the audit."""
+
+    queue: str
+    subject: str
+    kind: str
+    occurrence: str
+    at: int
+    detail: str = ""
+    actor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    request: int
+    is_new: bool
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What must run: the build or record of a request, or its deliveries. ``again``: it was
+    started before; ``overdue``: past its deadline and grace, so whatever runs is ended first.
+    """
+
+    request: int
+    uri: str
+    state: State
+    deadline: int = 0
+    hooks_only: bool = False
+    again: bool = False
+    overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    step: Ask | Hold
+    owed: tuple[Owed, ...]
+    wake_at: int | None
+
+
+class Next(StrEnum):
+    """What a request's own workflow has to do."""
+
+    BUILD = "build"
+    RECORD = "record"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a request stands; ``build`` is the stored one of its current attempt."""
+
+    next: Next
+    request: Request
+    attempt: int
+    build: Build | None = None
+    until: int = 0
+    """When the build is judged at the latest (ms)."""
+    pushes: bool = False
+    """Its runner wakes who waits for it."""
+
+    @property
+    def is_ending(self) -> bool:
+        """A cancel was asked for that no further attempt may outlive."""
+        given_up = self.request.ending is Why.START_TIMEOUT
+        return self.request.ending is not None and not (
+            given_up and self.request.ending_attempt != self.attempt
+        )
+
+
+class Follows(StrEnum):
+    WAIT = "wait"
+    CANCEL = "cancel"
+    AGAIN = "again"
+    SETTLED = "settled"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What follows from one answer. ``until`` (ms): when to ask once more at the latest."""
+
+    follows: Follows
+    status: Status
+    until: int = 0
+    reason: str = ""
+    state: State | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``said`` is the runner's word, or None when it gave none."""
+
+    request: int
+    attempt: int
+    said: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    request: int
+    cause: Cause
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The authoritative fact decides what follows, not the request."""
+
+    is_green: bool
+    has_target: bool = False
+
+
+class Delivering(StrEnum):
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    event: HookEvent
+    sink: str
+    sequence: int
+    state: Delivering = Delivering.PENDING
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    id: str
+    kind: str
+    subject: str
+    cause: str
+    detail: str
+    created_at: int
+    resolved_at: int | None = None
+    resolved_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The seeds' fields of a queue, as answers."""
+
+    name: str
+    version: int
+    paused_reason: str | None
+    latest: Request | None
+    last_green: Request | None
+    holder: Request | None
+    waiting: tuple[Request, ...] = ()
+    in_flight: tuple[Request, ...] = ()
+    paused: Happening | None = None
+    """Who paused it, when and why; None when it is not."""
+
+
+@dataclass(slots=True)
+class Committed:
+    """What a transaction leaves for after its commit: rows really added, and who to wake."""
+
+    happenings: list[Happening] = field(default_factory=list[Happening])
+    wake_queue: bool = False
+    wake_hooks: set[int] = field(default_factory=set[int])
+    wake_builds: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    """(request, attempt) of which there is something new to judge."""
