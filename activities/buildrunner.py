@@ -65,6 +65,8 @@ class BuildRunnerActivities:
         if stage.next is not Next.BUILD or (stage.build is not None and not ask.lost):
             return self._timed(stage)
         settings = self._config.get(ask.stamp.queue)
+        if stage.is_ending and _stamp_of_now(ask.stamp).at >= self._give_up_at(stage, settings):
+            return stage
         order = _order(ask, stage)
         runner = self._runners(settings.runner)
         found = await runner.find(order.key, order.head_uri)
@@ -74,6 +76,10 @@ class BuildRunnerActivities:
                 return stage
         triggered = found or await runner.trigger(order)
         return await self._keep(ask, stage, settings, triggered, found=found is not None)
+
+    def _give_up_at(self, stage: Stage, settings: QueueSettings) -> int:
+        """Until when a build is looked for, only to be cancelled."""
+        return (stage.request.ending_at or 0) + ms(settings.cancel_grace)
 
     async def _stage(self, ask: TriggerAsk) -> Stage:
         return await self._store.stage(ask.stamp.fence, ask.stamp.queue, ask.request)

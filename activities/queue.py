@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from temporalio import activity
 
+from domain.act import Act
 from domain.errors import NotFound
 from domain.gate import Known, Seen
 from domain.settings import QueueSettings
@@ -40,6 +41,12 @@ class IngestAsk:
 class ObserveAsk:
     stamp: Stamp
     answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class ActAsk:
+    stamp: Stamp
+    act: Act
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,11 @@ class StoreSteps:
     async def fail(self, ask: FailAsk) -> Request | None:
         settings = settings_or_none(self._config, ask.stamp.queue)
         return await self._store.fail(ask.stamp, ask.failure, settings)
+
+    @activity.defn
+    async def act(self, ask: ActAsk) -> Happening:
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        return await self._store.act(ask.stamp, ask.act, settings)
 
     @activity.defn
     async def facts(self, ask: RequestAsk) -> Recorded | None:

@@ -104,7 +104,7 @@ class Real:
         handle: WorkflowHandle[QueueWorkflow, None] = self.client.get_workflow_handle_for(
             QueueWorkflow.run, ids.queue(QUEUE)
         )
-        return await handle.execute_update(QueueWorkflow.report_head)
+        return await handle.execute_update(QueueWorkflow.report_head, self.fence)
 
     async def land(self) -> str:
         """One commit more, landed and reported."""

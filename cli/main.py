@@ -13,8 +13,17 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from cli.verb import Verb, add
-from cli.verbs import act, ask, demo, up
-from domain.errors import Malformed, Misconfigured, NotFound, Refused, SourceControlOut, StoreOut
+from cli.verbs import act, ask, care, demo, people, up
+from domain.errors import (
+    Fenced,
+    Malformed,
+    Misconfigured,
+    NotFound,
+    Refused,
+    SourceControlOut,
+    StoreOut,
+    WrongInstallation,
+)
 from domain.fact import Exit
 from wiring.temporal import TemporalOut
 
@@ -23,6 +32,8 @@ CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (NotFound, Exit.USAGE),
     (Misconfigured, Exit.USAGE),
     (Refused, Exit.NOT_ALLOWED),
+    (WrongInstallation, Exit.NOT_ALLOWED),
+    (Fenced, Exit.NOT_ALLOWED),
     (TemporalOut, Exit.UNREACHABLE),
     (StoreOut, Exit.UNREACHABLE),
     (SourceControlOut, Exit.UNREACHABLE),
@@ -42,14 +53,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 db = typer.Typer(help="The store's schema.", no_args_is_help=True)
+letters = typer.Typer(help="What waits for a person.", no_args_is_help=True)
 VERBS: Final[tuple[Verb, ...]] = (
     *(up.up, demo.demo, act.worker, act.check, act.report),
+    *(people.pause, people.resume, people.retry, people.cancel),
+    *(care.doctor, care.recover, care.restore, ask.explain),
     *(ask.queues, ask.status, ask.requests, ask.show_request, ask.last_green, ask.is_green),
 )
+NAMED: Final = {ask.show_request: "show"}
 for verb in VERBS:
-    add(app, verb, "show" if verb is ask.show_request else None)
+    add(app, verb, NAMED.get(verb))
 add(db, act.upgrade)
 app.add_typer(db, name="db")
+for verb, name in (
+    (people.letters, "list"),
+    (people.show_letter, "show"),
+    (people.retry_letter, "retry"),
+    (people.drop_letter, "drop"),
+):
+    add(letters, verb, name)
+app.add_typer(letters, name="dead-letters")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -21,13 +21,15 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     RETRY_LETTER = "retry_letter"
     DROP_LETTER = "drop_letter"
+    RECOVER = "recover"
+    RESTORE = "restore"
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
     """Sent twice under one ``id``, it happens once and is answered alike.
 
-    ``target`` is a request's number or a dead letter's id; of pause and resume empty.
+    ``target`` is a request's number or a dead letter's id; of all others empty.
     """
 
     id: str

@@ -64,6 +64,7 @@ class Reason(StrEnum):
     NOT_ON_TOP = "not on top of what is in flight"
     NOT_CONFIGURED = "not configured"
     SOURCE_CONTROL = "waits for source control"
+    NEXT = "admitted next"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,22 +197,26 @@ def clock(at_ms: int) -> str:
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%F %T} UTC"
 
 
+def asked(ask: Ask) -> Hold:
+    return Hold(Reason.SOURCE_CONTROL, ask.request)
+
+
+SENTENCES: Final[Mapping[Reason, str]] = {
+    Reason.PAUSED: "{first} waits: the queue is paused ({detail}); `lastgreen resume` admits it",
+    Reason.NO_FREE_SLOT: "{first} waits for a slot held by {who} since {since}",
+    Reason.SAME_COMMIT: "{first} waits for {who}, an attempt at the same commit: "
+    "its fact is adopted",
+    Reason.NOT_ON_TOP: "{first} waits until {who} is done: it is not on top of it",
+    Reason.NOT_CONFIGURED: "the queue is not configured: heads wait until it is again",
+    Reason.SOURCE_CONTROL: "{first} waits for source control to say what it descends from",
+    Reason.NEXT: "{first} is admitted with the queue's next turn",
+}
+
+
 def sentence(queue: str, hold: Hold) -> str:
     """What a queue waits for, in words: for the page, `explain` and Temporal's UI."""
     who = " and ".join(f"request/{queue}/{number}" for number in hold.who)
-    first = f"request/{queue}/{hold.waiting}"
-    match hold.reason:
-        case Reason.NOTHING_WAITS:
-            return f"nothing waits; in flight: {who}" if who else "idle: the newest head is done"
-        case Reason.PAUSED:
-            return f"{first} waits: the queue is paused ({hold.detail}); `resume` admits it"
-        case Reason.NO_FREE_SLOT:
-            return f"{first} waits for a slot held by {who} since {clock(hold.since or 0)}"
-        case Reason.SAME_COMMIT:
-            return f"{first} waits for {who}, an attempt at the same commit: its fact is adopted"
-        case Reason.NOT_ON_TOP:
-            return f"{first} waits until {who} is done: it is not on top of it"
-        case Reason.NOT_CONFIGURED:
-            return "the queue is not configured: heads wait until it is again"
-        case Reason.SOURCE_CONTROL:
-            return f"{first} waits for source control to say what it descends from"
+    if hold.reason is Reason.NOTHING_WAITS:
+        return f"nothing waits; in flight: {who}" if who else "idle: the newest head is done"
+    first, since = f"request/{queue}/{hold.waiting}", clock(hold.since or 0)
+    return SENTENCES[hold.reason].format(first=first, who=who, since=since, detail=hold.detail)

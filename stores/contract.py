@@ -7,7 +7,7 @@ from typing import Protocol
 
 from domain.act import Act
 from domain.fact import Fact
-from domain.gate import Ancestry, Pair, Seen
+from domain.gate import Ancestry, Ask, Hold, Pair, Seen
 from domain.identity import Fence
 from domain.request import State
 from domain.settings import QueueSettings
@@ -21,6 +21,7 @@ from stores.rows import (
     Happening,
     Ingested,
     Judged,
+    Owed,
     QueueState,
     Recorded,
     Request,
@@ -67,6 +68,12 @@ class Reader(Protocol):
         """The open ones, newest first."""
 
     async def dead_letter_of(self, queue: str, letter: str) -> DeadLetter: ...
+    async def owed(self, queue: str, at: int, settings: QueueSettings | None) -> Sequence[Owed]:
+        """What must run now."""
+
+    async def held(self, queue: str, settings: QueueSettings | None) -> Ask | Hold:
+        """Why nothing is admitted; or, as the gate itself has no answer yet, what it asks."""
+
     async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
         """The read before a call to the outside: fenced like a transaction."""
 

@@ -15,10 +15,8 @@ from stores import tables as t
 from stores.judging import intend_cancel
 from stores.queueing import again
 from stores.read import read_letter, read_stage, the_request
-from stores.rows import DeadLetter, Delivering, Happening
+from stores.rows import REFUSED, DeadLetter, Delivering, Happening
 from stores.transaction import Tx, move
-
-REFUSED: Final = "refused"
 
 
 async def act(tx: Tx, ask: Act) -> Happening:
@@ -38,12 +36,12 @@ async def act(tx: Tx, ask: Act) -> Happening:
 async def _subject(tx: Tx, ask: Act) -> str:
     """``NotFound`` where there is nothing of that name: then nothing is written."""
     match ask.verb:
-        case Verb.PAUSE | Verb.RESUME:
-            return tx.itself
         case Verb.RETRY | Verb.CANCEL:
             return str((await the_request(tx.connection, tx.queue, int(ask.target))).number)
         case Verb.RETRY_LETTER | Verb.DROP_LETTER:
             return (await read_letter(tx.connection, tx.queue, ask.target)).subject
+        case _:
+            return tx.itself
 
 
 async def _told(tx: Tx, subject: str, ask: Act) -> Happening | None:

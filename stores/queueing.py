@@ -15,12 +15,9 @@ from domain.gate import (
     Adopt,
     Ancestry,
     Ask,
-    Flying,
     Hold,
     Pair,
     Seen,
-    View,
-    Waiting,
     due_again,
     next_step,
 )
@@ -31,16 +28,13 @@ from stores import tables as t
 from stores.read import (
     R,
     facts_at,
-    last_green,
-    many,
     one,
-    owed,
     paused_reason,
-    the_request,
     top,
 )
-from stores.rows import Delivering, Owed, Request
+from stores.rows import Request
 from stores.transaction import Tx, move, supersede
+from stores.view import view_of
 
 
 async def mint_head(tx: Tx, seen: Seen, latest: Request | None) -> int:
@@ -127,7 +121,7 @@ async def adopt(tx: Tx, number: int, uri: str) -> bool:
 async def gate(tx: Tx, settings: QueueSettings, known: Mapping[Pair, Ancestry]) -> Ask | Hold:
     await supersede(tx, settings.max_concurrent)
     while True:
-        view = await _view(tx, settings.max_concurrent)
+        view = await view_of(tx.connection, tx.queue, settings.max_concurrent)
         step = next_step(view, known)
         match step:
             case Admit():
@@ -150,53 +144,3 @@ def _admission(tx: Tx, step: Admit, settings: QueueSettings) -> Transition:
         base_uri=step.base,
         deadline_at=tx.at + ms(settings.validation_timeout),
     )
-
-
-async def _view(tx: Tx, cap: int) -> View:
-    active = sa.select(t.requests).where(R.queue == tx.queue, R.ended_at.is_(None))
-    requests = await many(tx.connection, active.order_by(R.order, R.number))
-    flying = [r for r in requests if r.state is State.PROCESSING]
-    waiting = [r for r in requests if r.state is State.ACCEPTED]
-    first = [await _waiting(tx, waiting[0])] if waiting else []
-    green = await one(tx.connection, last_green(tx.queue))
-    return View(
-        first + [Waiting(r.number, r.uri, r.origin) for r in waiting[1:]],
-        [Flying(r.number, r.uri, r.admitted_at or r.accepted_at) for r in flying],
-        green.uri if green else None,
-        cap,
-        await paused_reason(tx.connection, tx.queue),
-    )
-
-
-async def _waiting(tx: Tx, first: Request) -> Waiting:
-    busy = owed(tx.queue, R.uri == first.uri, R.number != first.number)
-    rivals = await many(tx.connection, busy)
-    rival = next((r.number for r in rivals if r.cause is not Cause.ADOPTED_FACT), None)
-    fact = await facts_at(tx.connection, tx.queue, first.uri)
-    return Waiting(first.number, first.uri, first.origin, fact is not None, rival)
-
-
-async def everything_owed(
-    tx: Tx, settings: QueueSettings | None, before: set[int]
-) -> tuple[Owed, ...]:
-    grace = ms(settings.slot_grace) if settings else 0
-    must = [
-        Owed(
-            r.number,
-            r.uri,
-            r.state,
-            r.deadline_at or 0,
-            again=r.number in before,
-            overdue=r.state is State.PROCESSING and tx.at >= (r.deadline_at or 0) + grace,
-        )
-        for r in await many(tx.connection, owed(tx.queue))
-    ]
-    d = t.hook_deliveries.c
-    due = (d.queue == tx.queue) & (d.state == Delivering.PENDING)
-    pending = (await tx.connection.execute(sa.select(d.request).where(due).distinct())).scalars()
-    running = {one.request for one in must}
-    for number in pending:
-        if number not in running:
-            request = await the_request(tx.connection, tx.queue, number)
-            must.append(Owed(number, request.uri, request.state, hooks_only=True))
-    return tuple(must)

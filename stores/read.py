@@ -1,4 +1,4 @@
-"""Questions to the store. Each is a seek on an index; nothing here takes a lock."""
+"""What is read on one connection. Each is a seek on an index; nothing here takes a lock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.build import Status
 from domain.errors import Fenced, NotFound, WrongInstallation
@@ -15,7 +15,6 @@ from domain.fact import Fact, authoritative
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Why
 from stores import tables as t
-from stores.engine import begin
 from stores.rows import (
     Build,
     DeadLetter,
@@ -23,7 +22,6 @@ from stores.rows import (
     Delivery,
     Happening,
     Next,
-    QueueState,
     Request,
     Stage,
 )
@@ -166,7 +164,7 @@ async def history_of(connection: AsyncConnection, queue: str, subject: str) -> l
     return [Happening(*row) for row in await connection.execute(query)]
 
 
-async def _paused(connection: AsyncConnection, queue: str) -> Happening | None:
+async def pausing(connection: AsyncConnection, queue: str) -> Happening | None:
     told = await history_of(connection, queue, subject_of(queue))
     return next((row for row in reversed(told) if row.kind == "paused"), None)
 
@@ -184,103 +182,7 @@ async def read_letter(connection: AsyncConnection, queue: str, letter: str) -> D
     return DeadLetter(*row)
 
 
-class SqlReader:
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-
-    async def fence(self) -> Fence:
-        async with begin(self._engine, reads=True) as connection:
-            row = (await connection.execute(sa.select(t.installation))).one()
-            return Fence(row.id, row.epoch)
-
-    async def check(self, fence: Fence) -> None:
-        async with begin(self._engine, reads=True) as connection:
-            await check_fence(connection, fence)
-
-    async def queues(self) -> Sequence[str]:
-        async with begin(self._engine, reads=True) as connection:
-            query = sa.select(t.queues.c.name).order_by(t.queues.c.name)
-            return list((await connection.execute(query)).scalars())
-
-    async def queue(self, queue: str) -> QueueState:
-        async with begin(self._engine, reads=True) as connection:
-            query = sa.select(t.queues).where(t.queues.c.name == queue)
-            row = (await connection.execute(query)).one_or_none()
-            active = sa.select(t.requests).where(R.queue == queue, R.ended_at.is_(None))
-            requests = await many(connection, active.order_by(R.order, R.number))
-            return QueueState(
-                queue,
-                row.version if row else 0,
-                row.paused_reason if row else None,
-                await one(connection, top(queue)),
-                await one(connection, last_green(queue)),
-                await one(connection, holder(queue)),
-                tuple(r for r in requests if r.state is State.ACCEPTED),
-                tuple(r for r in requests if r.state is State.PROCESSING),
-                await _paused(connection, queue) if row and row.paused_reason else None,
-            )
-
-    async def request(self, queue: str, number: int) -> Request:
-        async with begin(self._engine, reads=True) as connection:
-            return await the_request(connection, queue, number)
-
-    async def requests(
-        self, queue: str, *, state: State | None = None, limit: int = 50
-    ) -> Sequence[Request]:
-        query = sa.select(t.requests).where(R.queue == queue)
-        if state is not None:
-            query = query.where(R.state == state)
-        async with begin(self._engine, reads=True) as connection:
-            return await many(connection, query.order_by(R.number.desc()).limit(limit))
-
-    async def attempts(self, queue: str, uri: str) -> Sequence[Request]:
-        query = sa.select(t.requests).where(R.queue == queue, R.uri == uri)
-        async with begin(self._engine, reads=True) as connection:
-            return await many(connection, query.order_by(R.number.desc()))
-
-    async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
-        async with begin(self._engine, reads=True) as connection:
-            return await facts_at(connection, queue, uri, project)
-
-    async def builds(self, queue: str, number: int) -> Sequence[Build]:
-        async with begin(self._engine, reads=True) as connection:
-            return await builds_of(connection, queue, number)
-
-    async def history(self, queue: str, number: int) -> Sequence[Happening]:
-        async with begin(self._engine, reads=True) as connection:
-            return await history_of(connection, queue, str(number))
-
-    async def audit(self, queue: str) -> Sequence[Happening]:
-        async with begin(self._engine, reads=True) as connection:
-            return await history_of(connection, queue, subject_of(queue))
-
-    async def pending(self, queue: str, number: int) -> Sequence[Delivery]:
-        d = t.hook_deliveries.c
-        mine = (d.queue == queue) & (d.request == number) & (d.state == Delivering.PENDING)
-        async with begin(self._engine, reads=True) as connection:
-            own = (await connection.execute(sa.select(t.installation.c.id))).scalar_one()
-            rows = await connection.execute(
-                sa.select(t.hook_deliveries).where(mine).order_by(d.sequence)
-            )
-            return [_delivery(own, row) for row in rows]
-
-    async def dead_letters(self, queue: str) -> Sequence[DeadLetter]:
-        d = t.dead_letters.c
-        query = letters(queue).where(d.resolved_at.is_(None)).order_by(d.created_at.desc(), d.id)
-        async with begin(self._engine, reads=True) as connection:
-            return [DeadLetter(*row) for row in await connection.execute(query)]
-
-    async def dead_letter_of(self, queue: str, letter: str) -> DeadLetter:
-        async with begin(self._engine, reads=True) as connection:
-            return await read_letter(connection, queue, letter)
-
-    async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
-        async with begin(self._engine, reads=True) as connection:
-            await check_fence(connection, fence)
-            return await read_stage(connection, queue, number)
-
-
-def _delivery(installation: str, row: sa.Row[Any]) -> Delivery:
+def delivery_of(installation: str, row: sa.Row[Any]) -> Delivery:
     kind = EventType(row.type)
     event = HookEvent(installation, kind, row.queue, row.request, row.created_at, row.project)
     return Delivery(event, row.sink, row.sequence, Delivering(row.state), row.last_error)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from domain.build import Status
 from domain.event import HookEvent
 from domain.gate import Ask, Hold
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Why
+
+REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,10 @@ class Happening:
     at: int
     detail: str = ""
     actor: str | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        return self.kind == REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +211,10 @@ class DeadLetter:
     created_at: int
     resolved_at: int | None = None
     resolved_by: str | None = None
+
+    @property
+    def is_of_a_request(self) -> bool:
+        return self.subject.isdigit()
 
 
 @dataclass(frozen=True, slots=True)

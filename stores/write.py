@@ -35,10 +35,9 @@ from stores.judging import (
     watched_of,
 )
 from stores.people import act
-from stores.queueing import adopt, everything_owed, gate, mint_head, retry_by_itself
+from stores.queueing import adopt, gate, mint_head, retry_by_itself
 from stores.read import (
     R,
-    SqlReader,
     builds_of,
     count_history,
     facts_at,
@@ -49,6 +48,7 @@ from stores.read import (
     the_request,
     top,
 )
+from stores.reader import SqlReader
 from stores.rows import (
     Answer,
     Build,
@@ -66,6 +66,7 @@ from stores.rows import (
     Turned,
 )
 from stores.transaction import Tx, move, supersede, transaction
+from stores.view import everything_owed
 
 OWED_WAKE_MS: Final = 5 * 60_000
 OF_ITS_OWN: Final = frozenset({Cause.PROCESSING_FAILED, Cause.CANCELLED_BY_PERSON})
@@ -104,7 +105,7 @@ class SqlStore(SqlReader):
             before = {request.number for request in await many(tx.connection, owed(tx.queue))}
             due = await retry_by_itself(tx) if settings else None
             step = await gate(tx, settings, known) if settings else Hold(Reason.NOT_CONFIGURED)
-            must = await everything_owed(tx, settings, before)
+            must = await everything_owed(tx.connection, tx.queue, tx.at, settings, before)
             wakes = [stamp.at + OWED_WAKE_MS] if must else []
             wakes += [due] if due else []
             if settings and isinstance(step, Hold) and step.reason is Reason.NO_FREE_SLOT:

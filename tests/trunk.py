@@ -90,7 +90,7 @@ class Trunk:
 
     async def look(self) -> Report:
         await self.start()
-        return await self.handle.execute_update(QueueWorkflow.report_head)
+        return await self.handle.execute_update(QueueWorkflow.report_head, self.fence)
 
     async def report(self, *uris: str) -> list[str]:
         """Each lands on top of the last and is reported, one after another."""

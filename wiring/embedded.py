@@ -17,23 +17,19 @@ from pathlib import Path
 from typing import Final
 
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 
 import worker
 from domain.errors import Misconfigured
 from domain.identity import Fence
-from domain.settings import remote_id
 from extensions.buildrunner.command.worktree import ended_by_the_leash
-from extensions.gitcommand import redact
 from extensions.leash import Leash
 from extensions.queueconfig.contract import QueueConfig
 from stores import schema
 from wiring.parts import Parts, make_parts
+from wiring.recover import start_queues
 from wiring.settings import Settings
 from wiring.temporal import TemporalOut, check_search_attributes, connect
 from workflows import ids
-from workflows.messages import WatchInput
-from workflows.watch import WatchWorkflow
 
 Say = Callable[[str], None]
 HOST: Final = "127.0.0.1"
@@ -96,34 +92,21 @@ async def machine(
 @asynccontextmanager
 async def working(settings: Settings, client: Client) -> AsyncIterator[None]:
     """The same work for a server and a store that somebody else looks after."""
+    async with opened(settings, client) as parts, worker.workers(client, parts, settings.builds):
+        await start_queues(client, parts, await parts.store.fence())
+        yield
+
+
+@asynccontextmanager
+async def opened(settings: Settings, client: Client) -> AsyncIterator[Parts]:
+    """The parts of a server and a store that are there already, and fit this program."""
     await check_search_attributes(client)
     parts = make_parts(client, settings.queues(), settings.data, settings.store_url)
     try:
         await schema.check(parts.engine)
-        fence = await parts.store.fence()
-        async with worker.workers(client, parts, settings.builds):
-            await start_queues(client, parts, fence)
-            yield
+        yield parts
     finally:
         await parts.engine.dispose()
-
-
-async def start_queues(client: Client, parts: Parts, fence: Fence, *, alone: bool = False) -> None:
-    """``alone``: a watch that runs is one whose worker is gone; it would be missed only later."""
-    policy = WorkflowIDConflictPolicy
-    queues = parts.config.list()
-    for queue in queues:
-        await parts.waker.queue(fence, queue.name, "head_moved")
-    for remote in sorted({queue.repository for queue in queues}):
-        await client.start_workflow(
-            WatchWorkflow.run,
-            WatchInput(fence, remote_id(remote)),
-            id=ids.watch(remote_id(remote)),
-            task_queue=parts.task_queues.main,
-            id_conflict_policy=policy.TERMINATE_EXISTING if alone else policy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"watches {redact(remote)}"[:200],
-        )
 
 
 @contextmanager

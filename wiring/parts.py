@@ -87,7 +87,8 @@ class Parts:
         runner = BuildRunnerActivities(self.store, self.config, self.extensions.runners)
         hooks = HookActivities(self.store, self.extensions.sinks)
         return [
-            steps.ingest, steps.turn, steps.observe, steps.fail, steps.facts, steps.announce,
+            steps.ingest, steps.turn, steps.act, steps.observe, steps.fail,
+            steps.facts, steps.announce,
             steps.dead_letter_record, steps.dead_letter_promotion,
             source.look, source.ancestry, source.promote,
             runner.trigger, runner.watch_build, runner.ask_once, runner.cancel,

@@ -14,9 +14,10 @@ from domain.errors import StoreOut
 from extensions.queueconfig.contract import QueueConfig
 from extensions.queueconfig.toml import TomlConfig
 from stores import schema
-from stores.contract import Reader
+from stores.contract import Reader, Store
 from stores.engine import open_engine
-from stores.read import SqlReader
+from stores.reader import SqlReader
+from stores.write import SqlStore
 
 CONFIG: Final = "lastgreen.toml"
 
@@ -68,6 +69,17 @@ async def reading(settings: Settings) -> AsyncIterator[Reader]:
         yield SqlReader(engine)
     finally:
         await engine.dispose()
+
+
+@asynccontextmanager
+async def writing(settings: Settings) -> AsyncIterator[Store]:
+    """For what needs no server; whoever writes tells the queue himself."""
+    async with reading(settings):
+        engine = open_engine(settings.store_url)
+        try:
+            yield SqlStore(engine, lambda *_: None)
+        finally:
+            await engine.dispose()
 
 
 async def upgrade(settings: Settings, now_ms: int) -> str:

@@ -15,7 +15,9 @@ from temporalio.service import RPCError
 
 from domain.identity import Fence
 from stores.rows import Committed, Happening
+from wiring.asking import start_of
 from workflows import ids, policies
+from workflows.buildsignal import BuildSignalWorkflow
 from workflows.hook import HookWorkflow
 from workflows.messages import HookInput, QueueInput
 from workflows.queue import QueueWorkflow
@@ -41,6 +43,9 @@ class Waker:
                 self.happened(happening)
         if committed.wake_queue:
             _ = self.poke(ids.queue(queue), partial(self.queue, fence, queue, "slot_freed"))
+        for number, attempt in committed.wake_builds:
+            build = ids.buildsignal(queue, number, attempt)
+            _ = self.poke(build, partial(self._news, build))
         for number in committed.wake_hooks:
             wake = partial(self._hooks, HookInput(fence, queue, number))
             _ = self.poke(ids.hooks(queue, number), wake)
@@ -72,14 +77,12 @@ class Waker:
         await self._client.start_workflow(
             QueueWorkflow.run,
             QueueInput(fence, queue),
-            id=ids.queue(queue),
-            task_queue=self._task_queue,
             start_signal=signal,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"validates {queue}",
-            search_attributes=of_queue(queue),
+            **start_of(fence, queue, self._task_queue),
         )
+
+    async def _news(self, build: str) -> None:
+        await self._client.get_workflow_handle(build).signal(BuildSignalWorkflow.news)
 
     async def _hooks(self, ask: HookInput) -> None:
         await self._client.start_workflow(

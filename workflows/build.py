@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.failures import BUDGET_SPENT
     from activities.queue import FailAsk, StoreSteps
     from domain.build import LOST
-    from domain.request import Cause, State
+    from domain.request import Cause, State, Why
     from stores.rows import Build, Failure, Follows, Judged, Next, Stage, Stamp
     from workflows import ids, policies
     from workflows.buildsignal import BuildSignalWorkflow
@@ -72,6 +72,9 @@ class BuildWorkflow:
             stage = await self._trigger(lost=judged.reason == LOST)
         if stage is not None and stage.next is not Next.BUILD:
             return stage.request.state if stage.next is Next.RECORD else None
+        if stage is not None and stage.request.ending is Why.PERSON:
+            self._cause = Cause.CANCELLED_BY_PERSON
+            return await self._fail("cancelled before the build runner had a build of it")
         self._cause = Cause.VALIDATION_TIMEOUT
         return await self._fail("the build runner has no build of it by the deadline")
 

@@ -27,6 +27,10 @@ class Drive:
         self._driven: dict[tuple[int, bool], int] = {}
         self._live: set[int] = set()
 
+    def forget(self) -> None:
+        """A person asked: what is owed and does not run is started at once."""
+        self._driven.clear()
+
     async def __call__(self, owed: Owed) -> None:
         at, key = now_ms(), (owed.request, owed.overdue)
         recent = at - self._driven.get(key, -policies.DRIVE_AGAIN_MS) < policies.DRIVE_AGAIN_MS

@@ -8,6 +8,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities.buildrunner import Question
+    from domain.act import Act
     from domain.identity import Fence
     from domain.request import State
 
@@ -28,6 +29,14 @@ class Report:
     is_new: bool = False
     error: str = ""
     kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``act`` of a person, from whoever knows which store is meant."""
+
+    fence: Fence
+    act: Act
 
 
 @dataclass(frozen=True, slots=True)

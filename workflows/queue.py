@@ -12,14 +12,16 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.queue import FailAsk, IngestAsk, StoreSteps, TurnAsk
+    from activities.queue import ActAsk, FailAsk, IngestAsk, StoreSteps, TurnAsk
     from activities.sourcecontrol import AncestryAsk, SourceControlActivities
-    from domain.gate import Ancestry, Ask, Hold, Known, Reason, Seen, sentence
+    from domain.gate import Ancestry, Ask, Hold, Known, asked, sentence
+    from domain.identity import Fence
     from domain.request import Cause
-    from stores.rows import Failure, Stamp, Turned
+    from stores.rows import Failure, Happening, Stamp, Turned
     from workflows import ids, policies
     from workflows.drive import Drive
-    from workflows.messages import QueueInput, Report
+    from workflows.look import believed, refuse_stranger
+    from workflows.messages import Asked, QueueInput, Report
     from workflows.steps import failure_of, is_fenced, now_ms, stamp, step, why
 
 
@@ -45,8 +47,19 @@ class QueueWorkflow:
         self._woken = True
 
     @workflow.update
-    async def report_head(self) -> Report:
+    async def act(self, asked: Asked) -> Happening:
+        """What a person asks; refused ones are answered by a line of kind ``refused``."""
+        refuse_stranger(self._ask, asked.fence)
+        async with self._one_step:
+            done = await step(StoreSteps.act, ActAsk(self._stamp(), asked.act))
+        self._drive.forget()
+        self._woken = True
+        return done
+
+    @workflow.update
+    async def report_head(self, fence: Fence) -> Report:
         """The request of the head as it is now; after 30 s the look goes on without the caller."""
+        refuse_stranger(self._ask, fence)
         self._asked += 1
         mine = self._asked
         try:
@@ -82,7 +95,7 @@ class QueueWorkflow:
 
     async def _look(self) -> Report:
         try:
-            seen = await self._believed()
+            seen = await believed(self._stamp)
             async with self._one_step:
                 at = self._stamp()
                 done = await step(StoreSteps.ingest, IngestAsk(at, replace(seen, known=())))
@@ -91,26 +104,6 @@ class QueueWorkflow:
             failure = failure_of(error)
             return Report(None, error=str(failure or error), kind=(failure and failure.type) or "")
         return Report(ids.build(self._ask.queue, done.request), is_new=done.is_new)
-
-    async def _believed(self) -> Seen:
-        """What a second look agrees with, where one look may be a replica's stale answer."""
-        seen = await self._see()
-        while seen.is_doubtful and not seen.is_same:
-            workflow.set_current_details(f"sees {seen.uri}, which may be stale: looks again")
-            await workflow.sleep(timedelta(seconds=seen.confirm), summary="second look")
-            again = await self._see()
-            if again.uri == seen.uri:
-                return again
-            seen = again
-        return seen
-
-    async def _see(self) -> Seen:
-        return await workflow.execute_activity_method(
-            SourceControlActivities.look,
-            self._stamp(),
-            summary="what is the head?",
-            **policies.SOURCE_CONTROL,
-        )
 
     async def _gate_for_ever(self) -> None:
         while not self._should_continue():
@@ -124,7 +117,7 @@ class QueueWorkflow:
             held = turned.step
             if isinstance(held, Ask):
                 self._ask_ancestry(held)
-                held = Hold(Reason.SOURCE_CONTROL, held.request)
+                held = asked(held)
             else:
                 self._known = _settled(self._known)
             workflow.set_current_details(sentence(self._ask.queue, held))

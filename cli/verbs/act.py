@@ -6,36 +6,27 @@ import asyncio
 import os
 import sys
 import time
-from datetime import timedelta
 from typing import Final
 
 import structlog
 from temporalio.client import (
     Client,
-    WithStartWorkflowOperation,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.service import RPCError
 
 from cli.output import say, show, show_rows
 from cli.verb import Here
 from cli.verbs.ask import QueueName
 from cli.verbs.up import check_queue
 from domain.fact import Exit
-from domain.identity import Fence, queue_name
+from domain.identity import queue_name
 from extensions.gitcommand import redact
 from wiring import embedded
+from wiring.asking import Asking
 from wiring.parts import make_parts
 from wiring.settings import reading
 from wiring.settings import upgrade as upgrade_store
-from wiring.temporal import TemporalOut, connect
-from workflows import ids, policies
-from workflows.messages import QueueInput, Report
-from workflows.queue import QueueWorkflow
+from wiring.temporal import connect
 
-WAIT: Final = policies.REPORT_WAIT + timedelta(seconds=10)
-"""The queue answers in time, also when its look does not: longer means that nobody works."""
 OF_KIND: Final = {
     "pending": Exit.PENDING,
     "NotFound": Exit.USAGE,
@@ -54,35 +45,14 @@ async def report(here: Here, queue: QueueName) -> int:
     _ = settings.queues().get(name)
     async with reading(settings) as reader:
         fence = await reader.fence()
-    answer = await _report(await _client(here), fence, name)
+    answer = await Asking(await client_of(here), fence).report(name)
     show(here, answer, answer.request or "")
     if answer.request is None:
         say(f"lastgreen: {answer.error}")
     return Exit.GREEN if answer.request else OF_KIND.get(answer.kind, Exit.INTERNAL)
 
 
-async def _report(client: Client, fence: Fence, queue: str) -> Report:
-    start = WithStartWorkflowOperation(
-        QueueWorkflow.run,
-        QueueInput(fence, queue),
-        id=ids.queue(queue),
-        task_queue=policies.MAIN_QUEUE,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-        static_summary=f"validates {queue}",
-    )
-    try:
-        async with asyncio.timeout(WAIT.total_seconds()):
-            return await client.execute_update_with_start_workflow(
-                QueueWorkflow.report_head, start_workflow_operation=start
-            )
-    except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
-        raise TemporalOut(
-            f"no worker answered for queue {queue}: start `lastgreen up` or `lastgreen worker`"
-        ) from error
-
-
-async def _client(here: Here) -> Client:
+async def client_of(here: Here) -> Client:
     """The server named in the environment, else the one that `up` runs for this data folder."""
     note = embedded.noted(here.settings.data)
     own = note.address if note and "TEMPORAL_ADDRESS" not in os.environ else None

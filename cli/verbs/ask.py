@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -11,12 +12,13 @@ from cli.output import NONE, plain, request_id, say, short, show, show_rows, whe
 from cli.verb import Here
 from domain.errors import Malformed, Misconfigured, NotFound, StoreOut
 from domain.fact import Exit, answer
+from domain.gate import Hold, asked, sentence
 from domain.identity import RequestId, commit_uri, queue_name
 from domain.request import State
 from domain.settings import QueueSettings
 from extensions.gitcommand import redact
 from stores.contract import Reader
-from stores.rows import QueueState, Request
+from stores.rows import Build, QueueState, Request
 from wiring.settings import reading
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Such as monorepo/main")]
@@ -78,6 +80,20 @@ async def show_request(
     data = {"request": found, "builds": builds, "fact": fact, "history": history}
     rows = [(when(row.at), row.kind, short(row.detail)) for row in history]
     show_rows(here, data, ("at", "what", "why"), rows)
+    return Exit.GREEN
+
+
+async def explain(here: Here, queue: QueueName) -> int:
+    """In plain words: what every request that has not ended waits for, and since when."""
+    async with reading(here.settings) as reader:
+        name = await known(here, reader, queue)
+        state = await reader.queue(name)
+        held = await reader.held(name, configured_queues(here).get(name))
+        builds = {r.number: await reader.builds(name, r.number) for r in state.in_flight}
+    lines = [sentence(name, held if isinstance(held, Hold) else asked(held))]
+    lines += [_waits(request, builds[request.number]) for request in state.in_flight]
+    lines += [f"{request_id(r)} waits since {when(r.accepted_at)}" for r in state.waiting]
+    show(here, {"queue": name, "held": lines[0], "requests": lines[1:]}, "\n".join(lines))
     return Exit.GREEN
 
 
@@ -176,3 +192,15 @@ def _request_row(request: Request) -> tuple[str, ...]:
         when(request.accepted_at),
         when(request.ended_at),
     )
+
+
+def _waits(request: Request, builds: Sequence[Build]) -> str:
+    named, until = request_id(request), when(request.deadline_at)
+    if request.ending:
+        return f"{named} is being ended ({request.ending}) since {when(request.ending_at)}"
+    if not builds:
+        since = when(request.admitted_at)
+        return f"{named} waits since {since} for its runner to start a build, until {until}"
+    build = builds[-1]
+    about = f"build {build.url or build.id} of {build.runner}, {build.status}"
+    return f"{named} waits since {when(build.triggered_at)} for {about}, until {until}"

@@ -23,7 +23,8 @@ from domain.settings import QueueSettings
 from extensions.gitcommand import GitCommand
 from stores.contract import Reader
 from stores.rows import Request
-from wiring.embedded import Machine, Ports, machine, owned, start_queues
+from wiring.embedded import Machine, Ports, machine, owned
+from wiring.recover import start_queues
 from wiring.settings import Settings
 
 Keep = Annotated[bool, typer.Option("--keep", help="Leave its folder in place")]

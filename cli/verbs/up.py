@@ -29,7 +29,8 @@ from domain.errors import Malformed, Misconfigured, NotFound, SourceControlOut
 from domain.fact import Exit
 from domain.settings import QueueSettings, check_together, normal_ref
 from extensions.gitcommand import check_ref, check_url, redact
-from wiring.embedded import Machine, Ports, machine, owned, start_queues
+from wiring.embedded import Machine, Ports, machine, owned
+from wiring.recover import start_queues
 from wiring.settings import Settings
 from wiring.temporal import TemporalOut
 
