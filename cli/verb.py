@@ -7,7 +7,7 @@ import inspect
 import signal
 import traceback
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -66,7 +66,11 @@ def _spread(parameter: inspect.Parameter, kind: Any) -> list[tuple[str, Any, Any
     if not is_dataclass(kind):
         return [(parameter.name, parameter.default, kind)]
     hints = get_type_hints(kind, include_extras=True)
-    return [(field.name, field.default, hints[field.name]) for field in fields(kind)]
+    return [(field.name, _default_of(field), hints[field.name]) for field in fields(kind)]
+
+
+def _default_of(field: Field[Any]) -> Any:  # noqa: ANN401 - whatever it is
+    return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
 async def _until_told(work: Coroutine[Any, Any, int]) -> int:

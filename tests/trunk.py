@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from temporalio.client import (
     Client,
@@ -22,6 +23,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.failures import Failures
+from domain.act import Act, Verb
 from domain.event import EventType
 from domain.fact import Exit, answer
 from domain.gate import Seen
@@ -37,6 +39,7 @@ from stores import schema
 from stores.engine import open_engine
 from stores.rows import Answer, Failure, Happening, QueueState, Request, Stamp
 from stores.write import SqlStore
+from wiring.asking import Asking
 from wiring.parts import WORKFLOWS, Extensions, Parts, TaskQueues
 from wiring.temporal import SANDBOX
 from wiring.wake import Waker
@@ -91,6 +94,19 @@ class Trunk:
     async def look(self) -> Report:
         await self.start()
         return await self.handle.execute_update(QueueWorkflow.report_head, self.fence)
+
+    async def act(
+        self, verb: Verb, target: int | str = "", *, once: str = "", by: str = "ada"
+    ) -> Happening:
+        """What a person asks; a refused one raises."""
+        act = Act(once or uuid4().hex, verb, by, "because", str(target))
+        return await Asking(self.client, self.fence, self.queue).act(self.queue, act)
+
+    async def audit(self, number: int | None = None) -> list[tuple[str, str | None]]:
+        """What people did, and who."""
+        told = self.store.audit(self.queue) if number is None else None
+        rows = await (told or self.store.history(self.queue, number or 0))
+        return [(row.kind, row.actor) for row in rows if row.actor]
 
     async def report(self, *uris: str) -> list[str]:
         """Each lands on top of the last and is reported, one after another."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
@@ -16,7 +17,7 @@ from temporalio.client import (
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from domain.act import Act
 from domain.errors import Fenced, Malformed, NotFound, Refused, WrongInstallation
@@ -29,6 +30,12 @@ from workflows.queue import QueueWorkflow
 from workflows.steps import of_queue
 
 T = TypeVar("T")
+REST: Final = 0.2
+RUN_ENDED: Final = (
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.FAILED_PRECONDITION,
+    RPCStatusCode.ABORTED,
+)
 KINDS: Final = {kind.__name__: kind for kind in (Fenced, Malformed, NotFound, WrongInstallation)}
 WAIT: Final = policies.REPORT_WAIT + timedelta(seconds=10)
 """The queue answers in time, also when its look does not: longer means that nobody works."""
@@ -58,7 +65,7 @@ class Asking:
     async def report(self, queue: str) -> Report:
         return await self._answered(
             queue,
-            self.client.execute_update_with_start_workflow(
+            lambda: self.client.execute_update_with_start_workflow(
                 QueueWorkflow.report_head,
                 self.fence,
                 start_workflow_operation=self._start(queue),
@@ -69,7 +76,7 @@ class Asking:
         """``Refused`` when it is not allowed now; the audit has it all the same."""
         done = await self._answered(
             queue,
-            self.client.execute_update_with_start_workflow(
+            lambda: self.client.execute_update_with_start_workflow(
                 QueueWorkflow.act,
                 Asked(self.fence, act),
                 start_workflow_operation=self._start(queue),
@@ -84,16 +91,26 @@ class Asking:
             **start_of(self.fence, queue, self.task_queue),
         )
 
-    async def _answered(self, queue: str, update: Coroutine[Any, Any, T]) -> T:
-        try:
-            async with asyncio.timeout(WAIT.total_seconds()):
-                return await update
-        except WorkflowUpdateFailedError as error:
-            raise _as_itself(error) from error
-        except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
-            raise TemporalOut(
-                f"no worker answered for queue {queue}: start `lastgreen up` or `lastgreen worker`"
-            ) from error
+    async def _answered(self, queue: str, update: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Asked anew when a run ended under it: the same report or action, so nothing is lost."""
+        limit = time.monotonic() + WAIT.total_seconds()
+        while True:
+            try:
+                async with asyncio.timeout(max(limit - time.monotonic(), 0)):
+                    return await update()
+            except WorkflowUpdateFailedError as error:
+                raise _as_itself(error) from error
+            except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, TimeoutError) as error:
+                lost = isinstance(error, RPCError) and error.status in RUN_ENDED
+                if not lost or time.monotonic() > limit:
+                    raise _nobody(queue) from error
+            await asyncio.sleep(REST)
+
+
+def _nobody(queue: str) -> TemporalOut:
+    return TemporalOut(
+        f"no worker answered for queue {queue}: start `lastgreen up` or `lastgreen worker`"
+    )
 
 
 def allowed(done: Happening) -> Happening:
