@@ -26,6 +26,7 @@ BUDGETS: Final[dict[str, tuple[type[Exception], float]]] = {
     "trigger": (RefusedForNow, 600.0),
     "watch_build": (NoSuchBuild, 600.0),
     "promote": (Exception, 600.0),
+    "facts": (Exception, 600.0),
     "deliver": (Exception, 72 * 3600.0),
 }
 """Activity → the error that has a budget there, in seconds; every other one is waited out."""
