@@ -69,7 +69,6 @@ class SourceControlActivities:
     @activity.defn
     async def promote(self, stamp: Stamp) -> Promotion:
         """Point the promotion ref at the holder, until it holds after the push as before it."""
-        await self._store.check(stamp.fence)
         source = self._of(stamp.queue)
         while True:
             found = await source.promoted()
@@ -83,6 +82,7 @@ class SourceControlActivities:
                 return result
 
     async def _holder(self, stamp: Stamp) -> str | None:
+        await self._store.check(stamp.fence)
         holder = (await self._store.queue(stamp.queue)).holder
         return holder.uri if holder else None
 
