@@ -46,14 +46,19 @@ class QueueWorkflow:
     def slot_freed(self) -> None:
         self._woken = True
 
+    @workflow.signal
+    def drive(self) -> None:
+        """Start at once what is owed and does not run, however recently it was started."""
+        self._drive.forget()
+        self._woken = True
+
     @workflow.update
     async def act(self, asked: Asked) -> Happening:
         """What a person asks; refused ones are answered by a line of kind ``refused``."""
         refuse_stranger(self._ask, asked.fence)
         async with self._one_step:
             done = await step(StoreSteps.act, ActAsk(self._stamp(), asked.act))
-        self._drive.forget()
-        self._woken = True
+        self.drive()
         return done
 
     @workflow.update
