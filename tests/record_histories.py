@@ -26,6 +26,7 @@ from temporalio.service import RPCError
 from temporalio.testing import WorkflowEnvironment
 
 from benchmarks.real import QUEUE, real_trunk
+from domain.act import Verb
 from domain.build import LOST
 from domain.errors import (
     Fenced,
@@ -116,6 +117,27 @@ async def cancelled(trunk: Trunk) -> Kept:
     await trunk.build_ends("A", "cancelled")
     await trunk.is_in("A", State.CANCELLED)
     return workflows_of(trunk, "build", "buildsignal")
+
+
+async def cancelled_by_a_person(trunk: Trunk) -> Kept:
+    await trunk.act(Verb.PAUSE)
+    await trunk.report("A")
+    await trunk.act(Verb.RESUME)
+    await trunk.triggered()
+    await trunk.act(Verb.CANCEL, 1)
+    await trunk.is_in("A", State.CANCELLED)
+    await trunk.act(Verb.RETRY, 1)
+    await trunk.succeeds("A")
+    return workflows_of(trunk, "queue", "build", "buildsignal")
+
+
+async def cancelled_without_a_build(trunk: Trunk) -> Kept:
+    trunk.runner.fail("find", RunnerOut("502"), 1_000)
+    await trunk.report("A")
+    await trunk.until(lambda: asked(trunk))
+    await trunk.act(Verb.CANCEL, 1)
+    await trunk.is_in("A", State.CANCELLED)
+    return workflows_of(trunk, "build")
 
 
 async def refused(trunk: Trunk) -> Kept:
@@ -422,6 +444,8 @@ STORIES: Final[Mapping[str, Story]] = {
     "running": Story(running),
     "red": Story(red),
     "cancelled": Story(cancelled),
+    "cancelled-by-a-person": Story(cancelled_by_a_person),
+    "cancelled-without-a-build": Story(cancelled_without_a_build, {"cancel_grace": 1}),
     "refused": Story(refused),
     "runner-out": Story(runner_out),
     "polled": Story(polled),
