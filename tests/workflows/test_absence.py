@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.client import Client
 
 from activities.failures import BUDGETS
 from domain.errors import SourceControlOut
-from domain.request import Cause, State
+from domain.event import EventType
+from domain.request import Cause, State, Strategy
 from tests.trunk import Trunk, make_trunk, trunk_worker
 
 
@@ -80,3 +82,53 @@ async def test_a_look_that_source_control_never_answers_is_given_up_until_the_ne
     trunk.source.out = False
     await trunk.poke()
     await trunk.is_in("A", State.PROCESSING)
+
+
+@pytest.mark.spec("V355")
+async def test_a_build_that_hangs_ends_at_its_deadline_and_the_next_head_goes_on(
+    client: Client, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"validation_timeout": 2, "cancel_grace": 1, "slot_grace": 30}
+    trunk = await make_trunk(client, tmp_path, **settings)
+    trunk.runner.pushes, trunk.runner.is_deaf = False, True
+    async with trunk_worker(trunk):
+        await trunk.report("A", "B")
+        build = await trunk.triggered()
+        asked = len(trunk.runner.asked)
+        a = await trunk.is_in("A", State.FAILED)
+        assert a.cause is Cause.VALIDATION_TIMEOUT
+        assert len(trunk.runner.asked) > asked
+        assert trunk.runner.cancelled == [build]
+        trunk.set(validation_timeout=60)
+        b = await trunk.succeeds("B")
+        assert (b.strategy, await trunk.last_green()) == (Strategy.FULL, (2, "B"))
+        trunk.runner.builds[build].status = "succeeded"
+        await trunk.observe_late(1, build)
+        told = await trunk.history(1)
+        assert {"cancel_unconfirmed", "late_verdict"} <= set(told)
+        assert (EventType.ABANDONED, 1) in trunk.events()
+        assert (EventType.RECORDED, 1) not in trunk.events()
+        await trunk.stays("A fai, B suc")
+        assert await trunk.store.fact(trunk.queue, "A") is None
+        assert await trunk.last_green() == (2, "B")
+        await trunk.end_all()
+    await trunk.parts.engine.dispose()
+
+
+@pytest.mark.spec("V355")
+async def test_a_build_that_succeeded_while_nobody_was_there_for_hours_is_green(
+    client: Client, tmp_path: Path
+) -> None:
+    trunk = await make_trunk(client, tmp_path, validation_timeout=2, slot_grace=121)
+    trunk.runner.pushes = False
+    async with trunk_worker(trunk):
+        await trunk.report("A")
+        await trunk.triggered()
+    await trunk.runner.finish("A", "succeeded")
+    await asyncio.sleep(3)
+    async with trunk_worker(trunk):
+        a = await trunk.recorded("A")
+        assert (a.state, await trunk.last_green()) == (State.SUCCEEDED, (1, "A"))
+        assert trunk.runner.cancelled == []
+        await trunk.end_all()
+    await trunk.parts.engine.dispose()
