@@ -70,6 +70,7 @@ async def show_request(
         builds = await reader.builds(parsed.queue, parsed.number)
         fact = await reader.fact(parsed.queue, found.uri)
         history = await reader.history(parsed.queue, parsed.number)
+        attempts = await reader.attempts(parsed.queue, found.uri)
     if not here.json:
         cause, base = found.cause or "not ended", found.base_uri or "nothing"
         print(f"{request}  {found.state} ({cause})\ncommit  {found.uri}")
@@ -77,7 +78,11 @@ async def show_request(
         print(f"fact    {f'{fact.verdict}, by request {fact.request}' if fact else 'none'}")
         for build in builds:
             print(f"attempt {build.attempt}  {build.status}  {build.url or build.id}")
+        for other in attempts:
+            if other.number != found.number:
+                print(f"also    {request_id(other)}  {other.state} ({other.cause or 'not ended'})")
     data = {"request": found, "builds": builds, "fact": fact, "history": history}
+    data["attempts"] = [request_id(attempt) for attempt in attempts]
     rows = [(when(row.at), row.kind, short(row.detail)) for row in history]
     show_rows(here, data, ("at", "what", "why"), rows)
     return Exit.GREEN

@@ -93,6 +93,9 @@ def test_a_build_is_cancelled_and_its_commit_retried(machine: Machine) -> None:
     assert retried.returncode == 0
     assert machine.ask("retry", request, *WHY, "--id", "one").stdout == retried.stdout
     machine.state(retried.stdout.strip(), "succeeded")
+    shown = machine.ask("show", request).stdout
+    assert f"also    {retried.stdout.strip()}  succeeded (build_succeeded)" in shown
+    assert machine.answer("show", request)["attempts"] == [retried.stdout.strip(), request]
     history = machine.answer("show", request)["history"]
     people = [(row["kind"], row["actor"]) for row in history if row["actor"]]
     assert people[0] == ("cancel_requested", "ada")
