@@ -25,7 +25,7 @@ BUDGETS: Final[dict[str, tuple[type[Exception], float]]] = {
     "look": (Exception, 600.0),
     "trigger": (RefusedForNow, 600.0),
     "watch_build": (NoSuchBuild, 600.0),
-    "promote": (Exception, 600.0),
+    "publish": (Exception, 600.0),
     "facts": (Exception, 600.0),
     "deliver": (Exception, 72 * 3600.0),
 }

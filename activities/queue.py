@@ -13,6 +13,7 @@ from domain.settings import QueueSettings
 from extensions.queueconfig.contract import QueueConfig
 from stores.contract import Store
 from stores.rows import (
+    COVERED,
     Answer,
     Failure,
     Happening,
@@ -126,8 +127,14 @@ class StoreSteps:
         await self._store.dead_letter(ask.stamp, "record", ask.failure)
 
     @activity.defn
-    async def dead_letter_promotion(self, ask: FailAsk) -> None:
-        await self._store.dead_letter(ask.stamp, "promotion", ask.failure)
+    async def dead_letter_published(self, ask: FailAsk) -> None:
+        """Of what a verdict means for others; a ref that has no green to go to waits for none."""
+        request = await self._store.request(ask.stamp.queue, ask.failure.request)
+        if not await self._store.is_told(ask.stamp.queue, request.number, COVERED):
+            await self._store.dead_letter(ask.stamp, "coverage", ask.failure)
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        if request.green_at is not None and settings is not None and settings.promote is not None:
+            await self._store.dead_letter(ask.stamp, "promotion", ask.failure)
 
     async def _settings(self, stamp: Stamp) -> QueueSettings:
         known = settings_or_none(self._config, stamp.queue)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from temporalio import activity
 
@@ -13,13 +14,28 @@ from domain.identity import commit_uri
 from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Promoted, SourceControl
 from stores.contract import Store
-from stores.rows import Stamp
+from stores.rows import Happening, RangePage, Stamp
+
+MOST: Final = 10_000
+"""Commits that one verdict covers."""
+PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class AncestryAsk:
     queue: str
     pairs: tuple[Pair, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAsk:
+    """``base`` None: the range is the head alone."""
+
+    stamp: Stamp
+    request: int
+    head: str
+    base: str | None
+    promotes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +83,26 @@ class SourceControlActivities:
         return [Known(old, new, await source.is_ancestor(old, new)) for old, new in pairs]
 
     @activity.defn
-    async def promote(self, stamp: Stamp) -> Promotion:
+    async def publish(self, ask: PublishAsk) -> Promotion | None:
+        """What a verdict means for others: the commits it covers, then, if green, the ref."""
+        source = self._of(ask.stamp.queue)
+        await self._cover(ask, source)
+        return await self._promote(ask.stamp, source) if ask.promotes else None
+
+    async def _cover(self, ask: PublishAsk, source: SourceControl) -> None:
+        """Page by page from the head down; written again, it is the same."""
+        stamp, number = ask.stamp, ask.request
+        try:
+            async for page in _below_head(source, ask.head, ask.base):
+                if not await self._store.cover(stamp, number, page):
+                    return
+                activity.heartbeat()
+        except NotFound as gone:
+            told = Happening(stamp.queue, str(number), "coverage_missing", "", 0, str(gone))
+            await self._store.note(stamp, told)
+
+    async def _promote(self, stamp: Stamp, source: SourceControl) -> Promotion:
         """Point the promotion ref at the holder, until it holds after the push as before it."""
-        source = self._of(stamp.queue)
         while True:
             found = await source.promoted()
             uri = await self._holder(stamp)
@@ -82,9 +115,22 @@ class SourceControlActivities:
                 return result
 
     async def _holder(self, stamp: Stamp) -> str | None:
-        await self._store.check(stamp.fence)
-        holder = (await self._store.queue(stamp.queue)).holder
+        holder = await self._store.holder(stamp.fence, stamp.queue)
         return holder.uri if holder else None
+
+
+async def _below_head(
+    source: SourceControl, head: str, base: str | None
+) -> AsyncIterator[RangePage]:
+    """What the head has and the base has not, without the head: with it at most ``MOST``."""
+    cursor, first, is_last = None, -1, base is None
+    while not is_last:
+        found = await source.commits_between(base, head, cursor=cursor, limit=PAGE)
+        uris = tuple(uri for uri in found.uris if uri != head)[: MOST + first]
+        is_cut = first - len(uris) <= -MOST
+        is_last, cursor = found.cursor is None or is_cut, found.cursor
+        yield RangePage(uris, first, is_last, is_cut and found.cursor is not None)
+        first -= len(uris)
 
 
 async def promote_or_left(source: SourceControl, uri: str, found: str | None) -> Promotion:

@@ -15,6 +15,7 @@ from stores.rows import (
     Answer,
     Build,
     Committed,
+    Covers,
     DeadLetter,
     Delivery,
     Failure,
@@ -23,6 +24,7 @@ from stores.rows import (
     Judged,
     Owed,
     QueueState,
+    RangePage,
     Recorded,
     Request,
     Stage,
@@ -45,6 +47,9 @@ class Reader(Protocol):
         """``Fenced`` or ``WrongInstallation`` unless it is this store's."""
 
     async def queue(self, queue: str) -> QueueState: ...
+    async def holder(self, fence: Fence, queue: str) -> Request | None:
+        """Whose commit the promotion ref belongs at; fenced, as it is read before a push."""
+
     async def queues(self) -> Sequence[str]: ...
     async def request(self, queue: str, number: int) -> Request: ...
     async def requests(
@@ -58,8 +63,12 @@ class Reader(Protocol):
     async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
         """The authoritative one."""
 
+    async def covers(self, queue: str, uri: str) -> Covers: ...
     async def builds(self, queue: str, number: int) -> Sequence[Build]: ...
     async def history(self, queue: str, number: int) -> Sequence[Happening]: ...
+    async def is_told(self, queue: str, number: int, kinds: Sequence[str]) -> bool:
+        """Whether the history of the request has one of these."""
+
     async def pending(self, queue: str, number: int) -> Sequence[Delivery]: ...
     async def audit(self, queue: str) -> Sequence[Happening]:
         """What concerns no single request: pause, resume, recover."""
@@ -96,6 +105,9 @@ class Writer(Protocol):
 
     async def facts(self, stamp: Stamp, number: int) -> Recorded | None:
         """None: there is no verdict to record."""
+
+    async def cover(self, stamp: Stamp, number: int, page: RangePage) -> bool:
+        """Whether to go on: a verdict that is not green stops at what another one covers."""
 
     async def announce(
         self, stamp: Stamp, number: int, settings: QueueSettings | None, told: Happening | None

@@ -13,11 +13,13 @@ from domain.identity import Fence
 from domain.request import State
 from domain.settings import QueueSettings
 from stores import tables as t
+from stores.covering import covers_of
 from stores.engine import begin
 from stores.read import (
     R,
     builds_of,
     check_fence,
+    count_history,
     delivery_of,
     facts_at,
     history_of,
@@ -35,6 +37,7 @@ from stores.read import (
 )
 from stores.rows import (
     Build,
+    Covers,
     DeadLetter,
     Delivering,
     Delivery,
@@ -59,6 +62,11 @@ class SqlReader:
     async def check(self, fence: Fence) -> None:
         async with begin(self._engine, reads=True) as connection:
             await check_fence(connection, fence)
+
+    async def holder(self, fence: Fence, queue: str) -> Request | None:
+        async with begin(self._engine, reads=True) as connection:
+            await check_fence(connection, fence)
+            return await one(connection, holder(queue))
 
     async def queues(self) -> Sequence[str]:
         async with begin(self._engine, reads=True) as connection:
@@ -105,6 +113,11 @@ class SqlReader:
         async with begin(self._engine, reads=True) as connection:
             return await facts_at(connection, queue, uri, project)
 
+    async def covers(self, queue: str, uri: str) -> Covers:
+        attempts = tuple(await self.attempts(queue, uri))
+        async with begin(self._engine, reads=True) as connection:
+            return await covers_of(connection, queue, uri, attempts)
+
     async def builds(self, queue: str, number: int) -> Sequence[Build]:
         async with begin(self._engine, reads=True) as connection:
             return await builds_of(connection, queue, number)
@@ -116,6 +129,10 @@ class SqlReader:
     async def audit(self, queue: str) -> Sequence[Happening]:
         async with begin(self._engine, reads=True) as connection:
             return await history_of(connection, queue, subject_of(queue))
+
+    async def is_told(self, queue: str, number: int, kinds: Sequence[str]) -> bool:
+        async with begin(self._engine, reads=True) as connection:
+            return await count_history(connection, queue, number, kinds) > 0
 
     async def pending(self, queue: str, number: int) -> Sequence[Delivery]:
         d = t.hook_deliveries.c

@@ -8,11 +8,13 @@ from typing import Final
 
 from domain.build import Status
 from domain.event import HookEvent
+from domain.fact import Fact
 from domain.gate import Ask, Hold
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Why
 
 REFUSED: Final = "refused"
+COVERED: Final = ("coverage_recorded", "coverage_missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +182,58 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The authoritative fact decides what follows, not the request."""
+    """The authoritative fact decides what follows, not the request. ``base`` is where the range
+    of the verdict begins, None: nothing but ``head``, which has its cover already.
+    """
 
     is_green: bool
     has_target: bool = False
+    head: str = ""
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The verdict that covers a commit: of ``request``, at position (``order``, ``offset``)."""
+
+    uri: str
+    order: int
+    offset: int
+    request: int
+    degree: float
+
+
+@dataclass(frozen=True, slots=True)
+class RangePage:
+    """Commits of a verdict's range, newest first, from offset ``first`` (≤ 0) down."""
+
+    uris: tuple[str, ...]
+    first: int
+    is_last: bool = False
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Covers:
+    """All that is known about a commit: its own fact, else what covers it, and its neighbours."""
+
+    uri: str
+    fact: Fact | None
+    attempts: tuple[Request, ...]
+    cover: Cover | None = None
+    by: Request | None = None
+    """The request whose verdict covers it."""
+    prior_green: Request | None = None
+    next_green: Request | None = None
+
+
+class Searching(StrEnum):
+    """State of a bisection."""
+
+    RUNNING = "running"
+    FOUND = "found"
+    INCONCLUSIVE = "inconclusive"
+    CANCELLED = "cancelled"
 
 
 class Delivering(StrEnum):

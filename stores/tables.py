@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
 from domain.build import Status
 from domain.identity import MAX_NAME, MAX_NUMBER
 from domain.request import VERDICTS, Cause, Origin, State, Strategy, Why, may_hold
-from stores.rows import Delivering
-
-metadata: Final = sa.MetaData(
-    naming_convention={"ck": "ck_%(table_name)s_%(constraint_name)s", "pk": "pk_%(table_name)s"}
-)
-
-NAME: Final = sa.String(MAX_NAME).with_variant(sa.String(MAX_NAME, collation="C"), "postgresql")
-TEXT: Final = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-TIME: Final = sa.BigInteger
-
-
-def _key(*names: str) -> tuple[sa.Column[Any], ...]:
-    return tuple(
-        sa.Column(name, NAME if name == "queue" else TEXT, primary_key=True) for name in names
-    )
-
-
-def _one_of(column: str, kind: Iterable[StrEnum]) -> str:
-    return f"{column} in ({', '.join(repr(str(value)) for value in kind)})"
-
-
-def _size(column: str, limit: int) -> sa.CheckConstraint:
-    """In characters; in bytes the domain measures it, before it comes here."""
-    return sa.CheckConstraint(f"length({column}) between 1 and {limit}", name=f"{column}_size")
+from stores.columns import NAME, TEXT, TIME, key, one_of, size
+from stores.columns import metadata as metadata  # noqa: PLC0414 - passed on
+from stores.rows import Delivering, Searching
 
 
 def _states_and_causes() -> str:
@@ -49,7 +26,7 @@ def _states_and_causes() -> str:
     return " or ".join(allowed)
 
 
-OWES_RECORD: Final = f"recorded_at is null and {_one_of('cause', sorted(VERDICTS))}"
+OWES_RECORD: Final = f"recorded_at is null and {one_of('cause', sorted(VERDICTS))}"
 
 installation: Final = sa.Table(
     "installation",
@@ -57,7 +34,7 @@ installation: Final = sa.Table(
     sa.Column("only", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("id", TEXT, nullable=False),
     sa.Column("epoch", TIME, nullable=False),
-    sa.CheckConstraint("only = 1", name="one_row"),
+    sa.CheckConstraint('"only" = 1', name="one_row"),
     sa.CheckConstraint("length(id) = 32 and epoch > 0", name="values"),
 )
 
@@ -68,14 +45,14 @@ queues: Final = sa.Table(
     sa.Column("next_number", sa.BigInteger, nullable=False),
     sa.Column("paused_reason", TEXT),
     sa.Column("version", sa.BigInteger, nullable=False),
-    _size("name", MAX_NAME),
+    size("name", MAX_NAME),
     sa.CheckConstraint("next_number >= 1 and version >= 1", name="values"),
 )
 
 requests: Final = sa.Table(
     "requests",
     metadata,
-    *_key("queue"),
+    *key("queue"),
     sa.Column("number", sa.BigInteger, primary_key=True),
     sa.Column("order", sa.BigInteger, nullable=False),
     sa.Column("line", sa.BigInteger, nullable=False),
@@ -101,7 +78,7 @@ requests: Final = sa.Table(
     sa.ForeignKeyConstraint(["queue"], ["queues.name"]),
     sa.ForeignKeyConstraint(["queue", "retry_of"], ["requests.queue", "requests.number"]),
     sa.ForeignKeyConstraint(["queue", "probe_of"], ["requests.queue", "requests.number"]),
-    _size("uri", 1024),
+    size("uri", 1024),
     sa.CheckConstraint(f"number between 1 and {MAX_NUMBER}", name="number"),
     sa.CheckConstraint(_states_and_causes(), name="endings"),
     sa.CheckConstraint(
@@ -112,14 +89,14 @@ requests: Final = sa.Table(
     ),
     sa.CheckConstraint(
         "(strategy is null) = (admitted_at is null) and (deadline_at is null) = (strategy is null) "
-        f"and (strategy is null or {_one_of('strategy', Strategy)}) and "
+        f"and (strategy is null or {one_of('strategy', Strategy)}) and "
         "(base_uri is not null) = (strategy is not null and strategy = 'incremental_since_green') "
         "and (state <> 'processing' or strategy is not null) "
         "and (state not in ('accepted', 'superseded') or strategy is null)",
         name="strategy",
     ),
     sa.CheckConstraint(
-        f"(ending is null or {_one_of('ending', Why)}) and (ending is null) = "
+        f"(ending is null or {one_of('ending', Why)}) and (ending is null) = "
         "(ending_attempt is null) and (ending is null) = (ending_at is null)",
         name="ending",
     ),
@@ -132,7 +109,7 @@ requests: Final = sa.Table(
     ),
     sa.CheckConstraint(
         "(green_at is null or state = 'succeeded') and (recorded_at is null or "
-        + _one_of("coalesce(cause, '')", sorted(VERDICTS))
+        + one_of("coalesce(cause, '')", sorted(VERDICTS))
         + ")",
         name="record",
     ),
@@ -166,6 +143,15 @@ requests: Final = sa.Table(
         postgresql_where=sa.text("state = 'succeeded'"),
     ),
     sa.Index(
+        "requests_green_of_line",
+        "queue",
+        "line",
+        "order",
+        "number",
+        sqlite_where=sa.text("green_at is not null"),
+        postgresql_where=sa.text("green_at is not null"),
+    ),
+    sa.Index(
         "requests_green",
         "queue",
         "order",
@@ -175,10 +161,52 @@ requests: Final = sa.Table(
     ),
 )
 
+coverage: Final = sa.Table(
+    "coverage",
+    metadata,
+    *key("queue", "uri"),
+    sa.Column("order", sa.BigInteger, nullable=False),
+    sa.Column("offset", sa.Integer, nullable=False),
+    sa.Column("request", sa.BigInteger, nullable=False),
+    sa.Column("degree", sa.Float, nullable=False),
+    sa.ForeignKeyConstraint(["queue", "order"], ["requests.queue", "requests.number"]),
+    sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
+    size("uri", 1024),
+    sa.CheckConstraint('degree between 0 and 1 and "offset" <= 0', name="values"),
+)
+
+bisections: Final = sa.Table(
+    "bisections",
+    metadata,
+    *key("queue"),
+    sa.Column("request", sa.BigInteger, primary_key=True),
+    sa.Column("state", TEXT, nullable=False),
+    sa.Column("good_uri", TEXT, nullable=False),
+    sa.Column("bad_uri", TEXT, nullable=False),
+    sa.Column("culprit_uri", TEXT),
+    sa.Column("detail", TEXT, nullable=False),
+    sa.Column("started_at", TIME, nullable=False),
+    sa.Column("ended_at", TIME),
+    sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
+    sa.CheckConstraint(
+        f"{one_of('state', Searching)} and (ended_at is null) = (state = 'running') "
+        "and (culprit_uri is not null) = (state = 'found')",
+        name="states",
+    ),
+    sa.Index(
+        "bisections_running",
+        "queue",
+        "state",
+        "request",
+        sqlite_where=sa.text("state = 'running'"),
+        postgresql_where=sa.text("state = 'running'"),
+    ),
+)
+
 builds: Final = sa.Table(
     "builds",
     metadata,
-    *_key("queue", "runner", "id"),
+    *key("queue", "runner", "id"),
     sa.Column("request", sa.BigInteger, nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("status", TEXT, nullable=False),
@@ -186,20 +214,20 @@ builds: Final = sa.Table(
     sa.Column("url", TEXT),
     sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
     sa.UniqueConstraint("queue", "request", "attempt"),
-    _size("id", 255),
-    sa.CheckConstraint(f"attempt >= 1 and {_one_of('status', Status)}", name="values"),
+    size("id", 255),
+    sa.CheckConstraint(f"attempt >= 1 and {one_of('status', Status)}", name="values"),
 )
 
 facts: Final = sa.Table(
     "facts",
     metadata,
-    *_key("queue", "uri", "project"),
+    *key("queue", "uri", "project"),
     sa.Column("request", sa.BigInteger, primary_key=True),
     sa.Column("degree", sa.Float, nullable=False),
     sa.Column("cause", TEXT, nullable=False),
     sa.Column("created_at", TIME, nullable=False),
     sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
-    _size("uri", 1024),
+    size("uri", 1024),
     sa.CheckConstraint("length(project) <= 255", name="project_size"),
     sa.CheckConstraint(
         "degree between 0 and 1 and created_at > 0 "
@@ -211,7 +239,7 @@ facts: Final = sa.Table(
 history: Final = sa.Table(
     "history",
     metadata,
-    *_key("queue", "subject", "kind", "occurrence"),
+    *key("queue", "subject", "kind", "occurrence"),
     sa.Column("at", TIME, nullable=False),
     sa.Column("seq", sa.BigInteger, nullable=False),
     sa.Column("detail", TEXT, nullable=False),
@@ -222,7 +250,7 @@ history: Final = sa.Table(
 hook_deliveries: Final = sa.Table(
     "hook_deliveries",
     metadata,
-    *_key("queue", "event_id", "sink"),
+    *key("queue", "event_id", "sink"),
     sa.Column("type", TEXT, nullable=False),
     sa.Column("request", sa.BigInteger, nullable=False),
     sa.Column("project", TEXT, nullable=False),
@@ -232,7 +260,7 @@ hook_deliveries: Final = sa.Table(
     sa.Column("created_at", TIME, nullable=False),
     sa.Column("ended_at", TIME),
     sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
-    sa.CheckConstraint(_one_of("state", Delivering), name="values"),
+    sa.CheckConstraint(one_of("state", Delivering), name="values"),
     sa.Index("deliveries_by_request", "queue", "request", "sequence"),
     sa.Index(
         "deliveries_pending",
@@ -247,7 +275,7 @@ hook_deliveries: Final = sa.Table(
 dead_letters: Final = sa.Table(
     "dead_letters",
     metadata,
-    *_key("queue", "id"),
+    *key("queue", "id"),
     sa.Column("kind", TEXT, nullable=False),
     sa.Column("subject", TEXT, nullable=False),
     sa.Column("cause", TEXT, nullable=False),

@@ -26,6 +26,7 @@ from domain.request import ENDINGS, Cause, State, Transition
 from domain.settings import QueueSettings, ms
 from stores import tables as t
 from stores.contract import AfterCommit
+from stores.covering import base_of, cover
 from stores.judging import (
     build_of,
     failed_before,
@@ -60,6 +61,7 @@ from stores.rows import (
     Ingested,
     Judged,
     Next,
+    RangePage,
     Recorded,
     Request,
     Stamp,
@@ -186,7 +188,17 @@ class SqlStore(SqlReader):
                     sa.update(t.requests).where(mine).values(green_at=tx.at)
                 )
             await tx.resolve("record", str(number), WRITTEN)
-            return Recorded(fact.is_green)
+            if request.cause is Cause.ADOPTED_FACT:
+                return Recorded(fact.is_green)
+            base = await base_of(tx.connection, request)
+            alone = RangePage((request.uri,), 0, is_last=base is None)
+            await cover(tx, number, await _own_degree(tx, request), alone)
+            return Recorded(fact.is_green, head=request.uri, base=base)
+
+    async def cover(self, stamp: Stamp, number: int, page: RangePage) -> bool:
+        async with self._write(stamp) as tx:
+            request = await the_request(tx.connection, tx.queue, number)
+            return await cover(tx, number, await _own_degree(tx, request), page)
 
     async def announce(
         self, stamp: Stamp, number: int, settings: QueueSettings | None, told: Happening | None
@@ -245,6 +257,14 @@ async def _make_anew(tx: Tx, lost: Build, anew: Build) -> None:
     mine = (b.queue == tx.queue) & (b.runner == lost.runner) & (b.id == lost.id)
     values = {"id": anew.id, "url": anew.url, "triggered_at": anew.triggered_at}
     await tx.connection.execute(sa.update(t.builds).where(mine).values(values))
+
+
+async def _own_degree(tx: Tx, request: Request) -> float:
+    f = t.facts.c
+    mine = (f.queue == tx.queue) & (f.uri == request.uri) & (f.project == "")
+    query = sa.select(f.degree).where(mine, f.request == request.number)
+    degree: float = (await tx.connection.execute(query)).scalar_one()
+    return degree
 
 
 async def _write_fact(tx: Tx, request: Request) -> None:

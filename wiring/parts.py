@@ -30,7 +30,6 @@ from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Remotes, SourceControl
 from extensions.sourcecontrol.git import GitSourceControl, Mirror
 from stores.contract import Store
-from stores.engine import open_engine
 from stores.write import SqlStore
 from wiring.wake import Waker
 from workflows import policies
@@ -89,8 +88,8 @@ class Parts:
         return [
             steps.ingest, steps.turn, steps.act, steps.observe, steps.fail,
             steps.facts, steps.announce,
-            steps.dead_letter_record, steps.dead_letter_promotion,
-            source.look, source.ancestry, source.promote,
+            steps.dead_letter_record, steps.dead_letter_published,
+            source.look, source.ancestry, source.publish,
             runner.trigger, runner.watch_build, runner.ask_once, runner.cancel,
             hooks.pending, hooks.deliver, hooks.bury,
         ]  # fmt: skip
@@ -134,11 +133,10 @@ def make_parts(
     client: Client,
     config: QueueConfig,
     data: Path,
-    store_url: str,
+    engine: AsyncEngine,
     queues: TaskQueues | None = None,
 ) -> Parts:
     queues = queues or TaskQueues()
-    engine = open_engine(store_url)
     waker = Waker(client, queues.main)
     remotes = GitRemotes(config, data / "mirrors")
     command = CommandRunner(client, data / "builds", config.get, queues.main, queues.builds)

@@ -7,9 +7,9 @@ from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from activities.queue import AnnounceAsk, FailAsk, RequestAsk, StoreSteps
-    from activities.sourcecontrol import Promotion, SourceControlActivities
+    from activities.sourcecontrol import Promotion, PublishAsk, SourceControlActivities
     from domain.request import Cause
-    from stores.rows import Failure, Happening
+    from stores.rows import Failure, Happening, Recorded
     from workflows import policies
     from workflows.messages import RecordInput
     from workflows.steps import stamp, step, why
@@ -31,24 +31,28 @@ class RecordWorkflow:
             return
         if recorded is None:
             return
-        promotion = None
-        if recorded.is_green and recorded.has_target:
-            promotion = await self._promote()
+        promotion = await self._publish(recorded)
         at = stamp(ask.fence, ask.queue)
         await step(StoreSteps.announce, AnnounceAsk(at, ask.request, promotion))
 
-    async def _promote(self) -> Happening:
+    async def _publish(self, recorded: Recorded) -> Happening | None:
+        """None: the verdict covers nothing below its head, and moves no ref."""
+        ask, promotes = self._ask, recorded.is_green and recorded.has_target
+        if recorded.base is None and not promotes:
+            return None
+        at = stamp(ask.fence, ask.queue)
         try:
             done = await workflow.execute_activity_method(
-                SourceControlActivities.promote,
-                stamp(self._ask.fence, self._ask.queue),
-                summary="point the promotion ref at the newest green commit",
+                SourceControlActivities.publish,
+                PublishAsk(at, ask.request, recorded.head, recorded.base, promotes),
+                summary="cover the range, point the promotion ref at the newest green commit",
                 **policies.SOURCE_CONTROL,
             )
         except FailureError as error:
-            await step(StoreSteps.dead_letter_promotion, self._failure(error))
-            return self._happened("promotion_left_out", f"failed: {why(error)}")
-        return self._told(done)
+            await step(StoreSteps.dead_letter_published, self._failure(error))
+            left_out = self._happened("promotion_left_out", f"failed: {why(error)}")
+            return left_out if promotes else None
+        return self._told(done) if done is not None else None
 
     def _told(self, done: Promotion) -> Happening:
         if done.result in ("moved", "same"):

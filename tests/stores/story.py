@@ -95,6 +95,13 @@ class Story:
         if await self.store.facts(self.stamp(), number) is not None:
             await self.store.announce(self.stamp(), number, self.settings, None)
 
+    async def search(self, number: int) -> None:
+        """A bisection of that red request."""
+        row = {"queue": self.queue, "request": number, "state": "running", "detail": ""}
+        ends = {"good_uri": "good", "bad_uri": "bad", "started_at": self.now}
+        async with begin(self.engine) as connection:
+            await connection.execute(sa.insert(t.bisections).values(row | ends))
+
     async def history(self, number: int) -> list[str]:
         return [row.kind for row in await self.store.history(self.queue, number)]
 

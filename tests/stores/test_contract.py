@@ -61,6 +61,7 @@ async def test_what_is_committed_is_read_back_through_any_connection(
             "build_finished",
             "build_succeeded",
             "fact_recorded",
+            "coverage_recorded",
             "recorded",
         ]
         assert await reader.pending(QUEUE, 1) == [
@@ -78,6 +79,7 @@ async def test_what_is_committed_is_read_back_through_any_connection(
 async def test_a_row_that_exists_is_said_to_exist_and_stays(story: Story) -> None:
     await story.validate("A")
     await story.store.dead_letter(story.stamp(), "promotion", Failure(1, Cause.BUILD_FAILED, "x"))
+    await story.search(1)
     before = await story.rows()
     for table in t.metadata.sorted_tables:
         async with begin(story.engine, reads=True) as connection:

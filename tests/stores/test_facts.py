@@ -125,7 +125,7 @@ async def test_the_authoritative_fact_decides_what_record_does(story: Story) -> 
     await story.validate("A")
     retry = a_request(2, State.FAILED, origin="retry", retry_of=1, order=1, uri="A")
     await story.put(t.requests, retry)
-    assert await story.store.facts(story.stamp(), 2) == Recorded(is_green=True)
+    assert await story.store.facts(story.stamp(), 2) == Recorded(is_green=True, head="A")
     assert (await story.request(2)).green_at is None
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
@@ -17,6 +19,7 @@ from stores import schema
 from stores import tables as t
 from stores.engine import begin, open_engine
 from stores.rows import Delivering, Happening
+from stores.write import SqlStore
 from tests.stores.story import NOW, QUEUE, Backend, Story
 
 EXEMPT = {"installation", "tokens", "alembic_version"}
@@ -104,6 +107,7 @@ async def everything(story: Story) -> None:
     await story.store.delivered(story.stamp(), dead)
     note = Happening(QUEUE, "1", "promoted", "", 1, "to A", actor="lastgreen")
     await story.store.note(story.stamp(), note)
+    await story.search(2)
     assert all((await story.rows()).values())
 
 
@@ -118,6 +122,27 @@ async def test_an_upgrade_keeps_every_row_and_old_rows_read_right(story: Story) 
     await story.answer(3, "succeeded")
     await story.turn()
     assert [r.number for r in (await story.store.queue(QUEUE)).in_flight] == [5]
+
+
+@pytest.mark.spec("V306")
+async def test_rows_of_the_first_schema_are_kept_and_covered_by_their_own_verdicts(
+    story: Story, tmp_path: Path
+) -> None:
+    await everything(story)
+    rows = await story.rows()
+    old = open_engine(f"sqlite+aiosqlite:///{tmp_path / 'old.db'}")
+    async with begin(old) as connection:
+        await connection.run_sync(lambda sync: command.upgrade(schema._config(sync), "0001"))
+        for table in t.metadata.sorted_tables:
+            if table.name not in ("coverage", "bisections"):
+                names = [column.name for column in table.c]
+                values = [dict(zip(names, row, strict=True)) for row in rows[table.name]]
+                await connection.execute(sa.insert(table), values)
+    await schema.upgrade(old, NOW + 1)
+    after = replace(story, engine=old, store=SqlStore(old, lambda *_: None))
+    for name, kept in (await after.rows()).items():
+        assert kept == ([] if name == "bisections" else rows[name]), name
+    await old.dispose()
 
 
 @pytest.mark.spec("V306")

@@ -47,7 +47,7 @@ async def test_a_success_becomes_a_green_fact_then_the_ref_then_the_event(trunk:
     assert (fact.degree, fact.project, fact.request) == (0, "", 1)
     assert fact.created_at == a.green_at
     history = await trunk.history(1)
-    assert history[-3:] == ["fact_recorded", "promoted", "recorded"]
+    assert history[-4:] == ["fact_recorded", "coverage_recorded", "promoted", "recorded"]
     assert (a.green_at or 0) <= (a.recorded_at or 0)
     assert await kinds(trunk, 2) == [EventType.STARTED, EventType.RECORDED]
 

@@ -169,7 +169,8 @@ async def test_a_build_asks_source_control_nothing(trunk: Trunk) -> None:
     asked = dict(trunk.source.asked)
     await trunk.build_ends("B", "failed")
     await trunk.recorded("B")
-    assert dict(trunk.source.asked) == asked
+    by_its_record = {"commits_between": 1}
+    assert dict(trunk.source.asked) == asked | by_its_record
 
 
 async def fact_by_hand(trunk: Trunk, uri: str, request: int, degree: float) -> None:
@@ -260,7 +261,7 @@ async def test_a_remote_that_is_out_is_left_out_after_the_budget(
     trunk: Trunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """V158 but for the retry of its dead letter; the budget of ten minutes is one second here."""
-    monkeypatch.setitem(BUDGETS, "promote", (Exception, 1.0))
+    monkeypatch.setitem(BUDGETS, "publish", (Exception, 1.0))
     trunk.source.before_push = out
     await green(trunk, "A")
     (letter,) = await trunk.store.dead_letters(trunk.queue)

@@ -97,7 +97,7 @@ def upgrade() -> None:
         ),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.CheckConstraint("length(id) = 32 and epoch > 0", name=op.f("ck_installation_values")),
-        sa.CheckConstraint("only = 1", name=op.f("ck_installation_one_row")),
+        sa.CheckConstraint('"only" = 1', name=op.f("ck_installation_one_row")),
         sa.PrimaryKeyConstraint("only", name=op.f("pk_installation")),
     )
     op.create_table(
