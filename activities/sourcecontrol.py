@@ -126,10 +126,10 @@ async def _below_head(
     cursor, first, is_last = None, -1, base is None
     while not is_last:
         found = await source.commits_between(base, head, cursor=cursor, limit=PAGE)
-        uris = tuple(uri for uri in found.uris if uri != head)[: MOST + first]
-        is_cut = first - len(uris) <= -MOST
-        is_last, cursor = found.cursor is None or is_cut, found.cursor
-        yield RangePage(uris, first, is_last, is_cut and found.cursor is not None)
+        uris, room = tuple(uri for uri in found.uris if uri != head), MOST + first
+        is_last, cursor = found.cursor is None or len(uris) >= room, found.cursor
+        is_cut = len(uris) > room or (is_last and cursor is not None)
+        yield RangePage(uris[:room], first, is_last, is_cut)
         first -= len(uris)
 
 

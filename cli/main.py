@@ -58,7 +58,15 @@ VERBS: Final[tuple[Verb, ...]] = (
     *(up.up, demo.demo, act.worker, act.check, act.report),
     *(people.pause, people.resume, people.retry, people.cancel),
     *(care.doctor, care.recover, care.restore, ask.explain),
-    *(ask.queues, ask.status, ask.requests, ask.show_request, ask.last_green, ask.is_green),
+    *(
+        ask.queues,
+        ask.status,
+        ask.requests,
+        ask.show_request,
+        ask.last_green,
+        ask.is_green,
+        ask.covers,
+    ),
 )
 NAMED: Final = {ask.show_request: "show"}
 for verb in VERBS:

@@ -28,6 +28,12 @@ class Verdict(StrEnum):
     BROKEN = "broken"
 
 
+def verdict(of_degree: float) -> Verdict:
+    if of_degree == GREEN:
+        return Verdict.GREEN
+    return Verdict.BROKEN if of_degree == BROKEN else Verdict.PARTLY
+
+
 @dataclass(frozen=True, slots=True)
 class Fact:
     """How broken a commit is, by which attempt (its number). ``project`` "" is the repository."""
@@ -50,9 +56,7 @@ class Fact:
 
     @property
     def verdict(self) -> Verdict:
-        if self.is_green:
-            return Verdict.GREEN
-        return Verdict.BROKEN if self.degree == BROKEN else Verdict.PARTLY
+        return verdict(self.degree)
 
 
 def authoritative(facts: Sequence[Fact]) -> Fact | None:
@@ -73,8 +77,27 @@ class Exit(IntEnum):
     INTERNAL = 70
 
 
-def answer(fact: Fact | None, *, under_way: bool) -> Exit:
-    """What is known about one commit by its own fact; a commit without one is never green."""
+class Require(StrEnum):
+    """What counts as an answer: the commit's own fact, or else the verdict that covers it."""
+
+    EXACT = "exact"
+    COVERED = "covered"
+
+
+def answer(
+    fact: Fact | None,
+    *,
+    under_way: bool,
+    covered: float | None = None,
+    require: Require = Require.EXACT,
+) -> Exit:
+    """What is known about one commit. Its own fact decides; a cover (its degree) is never one, and
+    answers only where that is asked for.
+    """
     if fact is not None:
         return Exit.GREEN if fact.is_green else Exit.BROKEN
-    return Exit.PENDING if under_way else Exit.UNKNOWN
+    if under_way:
+        return Exit.PENDING
+    if covered is None or require is Require.EXACT:
+        return Exit.UNKNOWN
+    return Exit.GREEN if covered == GREEN else Exit.BROKEN

@@ -8,7 +8,7 @@ from typing import Final
 
 from domain.build import Status
 from domain.event import HookEvent
-from domain.fact import Fact
+from domain.fact import Exit, Fact, Require, answer
 from domain.gate import Ask, Hold
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Why
@@ -225,6 +225,11 @@ class Covers:
     """The request whose verdict covers it."""
     prior_green: Request | None = None
     next_green: Request | None = None
+
+    def answer(self, require: Require = Require.EXACT) -> Exit:
+        under_way = any(not attempt.state.is_terminal for attempt in self.attempts)
+        covered = self.cover.degree if self.cover else None
+        return answer(self.fact, under_way=under_way, covered=covered, require=require)
 
 
 class Searching(StrEnum):

@@ -62,12 +62,14 @@ class Tx:
     async def insert_once(self, table: sa.Table, values: Mapping[str, Any]) -> bool:
         """Whether the row is new; one of the same key stays as it is."""
         dialect = {"sqlite": sqlite, "postgresql": postgresql}[self.connection.dialect.name]
+        key = list(table.primary_key.columns)
         statement = (
             dialect.insert(table)
             .values(values)
-            .on_conflict_do_nothing(index_elements=list(table.primary_key.columns))
+            .on_conflict_do_nothing(index_elements=key)
+            .returning(key[0])
         )
-        return (await self.connection.execute(statement)).rowcount > 0
+        return (await self.connection.execute(statement)).first() is not None
 
     async def note(
         self,

@@ -25,7 +25,7 @@ from temporalio.worker import Worker
 from activities.failures import Failures
 from domain.act import Act, Verb
 from domain.event import EventType
-from domain.fact import Exit, answer
+from domain.fact import Exit, Require
 from domain.gate import Seen
 from domain.identity import Fence
 from domain.request import Cause, State
@@ -191,10 +191,17 @@ class Trunk:
     async def history(self, number: int) -> list[str]:
         return [row.kind for row in await self.store.history(self.queue, number)]
 
-    async def is_green(self, uri: str) -> Exit:
-        attempts = await self.store.attempts(self.queue, uri)
-        under_way = any(not request.state.is_terminal for request in attempts)
-        return answer(await self.store.fact(self.queue, uri), under_way=under_way)
+    async def is_green(self, uri: str, require: Require = Require.EXACT) -> Exit:
+        return (await self.store.covers(self.queue, uri)).answer(require)
+
+    async def covered(self, uri: str) -> tuple[int, float] | None:
+        """By which request, with which degree."""
+        cover = (await self.store.covers(self.queue, uri)).cover
+        return (cover.request, cover.degree) if cover else None
+
+    async def position(self, uri: str) -> tuple[int, int] | None:
+        cover = (await self.store.covers(self.queue, uri)).cover
+        return (cover.order, cover.offset) if cover else None
 
     def events(self) -> list[tuple[EventType, int]]:
         """What the sink heard, each event once."""

@@ -80,7 +80,7 @@ async def check(here: Here) -> int:
     config = settings.queues()
     queues = config.list()
     unused = await Client.connect("127.0.0.1:1", lazy=True)
-    parts = make_parts(unused, config, settings.data, settings.store_url)
+    parts = make_parts(unused, config, settings.data, settings.open_engine())
     for queue in queues:
         check_queue(queue)
         _ = parts.extensions.runners(queue.runner)

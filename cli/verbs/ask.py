@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -11,20 +12,30 @@ import typer
 from cli.output import NONE, plain, request_id, say, short, show, show_rows, when
 from cli.verb import Here
 from domain.errors import Malformed, Misconfigured, NotFound, StoreOut
-from domain.fact import Exit, answer
+from domain.fact import Exit, Require, verdict
 from domain.gate import Hold, asked, sentence
 from domain.identity import RequestId, commit_uri, queue_name
 from domain.request import State
 from domain.settings import QueueSettings
 from extensions.gitcommand import redact
 from stores.contract import Reader
-from stores.rows import Build, QueueState, Request
+from stores.rows import Build, Covers, QueueState, Request
 from wiring.settings import reading
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Such as monorepo/main")]
 AnyQueue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Default: all of them")]
 Only = Annotated[State | None, typer.Option("--state", help="Only those in this state")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first")]
+
+
+CommitArgument = Annotated[str, typer.Argument(metavar="COMMIT", help="Its full hash")]
+
+
+@dataclass(frozen=True)
+class Requiring:
+    require: Annotated[
+        Require, typer.Option(help="Its own fact, or else the verdict that covers it")
+    ] = Require.EXACT
 
 
 async def queues(here: Here) -> int:
@@ -113,26 +124,60 @@ async def last_green(here: Here, queue: QueueName) -> int:
     return Exit.GREEN if green else Exit.UNKNOWN
 
 
-async def is_green(
-    here: Here, queue: QueueName, commit: Annotated[str, typer.Argument(help="Its full hash")]
-) -> int:
+async def is_green(here: Here, queue: QueueName, commit: CommitArgument, how: Requiring) -> int:
     """Whether a commit is green by its own fact: 0 green, 1 broken, 3 unknown, 8 pending."""
-    uri = commit_uri(commit)
     async with reading(here.settings) as reader:
         name = await known(here, reader, queue)
-        fact = await reader.fact(name, uri)
-        attempts = await reader.attempts(name, uri)
-    code = answer(fact, under_way=any(not attempt.state.is_terminal for attempt in attempts))
-    number = fact.request if fact else attempts[0].number if attempts else None
-    request = number and str(RequestId(name, number))
-    if fact:
-        text = f"{fact.verdict} by {request}, degree {fact.degree:g}, {when(fact.created_at)}"
-    else:
-        why = f"{request} is {attempts[0].state}" if attempts else "no request named it"
-        text = f"{code.name.lower()}: no fact; {why}"
-    found = {"queue": name, "uri": uri, "answer": code.name.lower(), "exit": int(code)}
-    show(here, {**found, "request": request, "fact": fact}, text)
+        covers = await reader.covers(name, commit_uri(commit))
+    code = covers.answer(how.require)
+    answered = {"queue": name, "uri": covers.uri, "answer": code.name.lower(), "exit": int(code)}
+    asked = {**answered, "require": how.require, "request": _named_in(name, covers)}
+    show(here, {**asked, "fact": covers.fact, "cover": _cover(covers)}, _told(name, covers))
     return code
+
+
+async def covers(here: Here, queue: QueueName, commit: CommitArgument) -> int:
+    """Which verdict covers a commit, built or not, and its green neighbours; 3 when none does."""
+    async with reading(here.settings) as reader:
+        name = await known(here, reader, queue)
+        found = await reader.covers(name, commit_uri(commit))
+    lines = [_told(name, found)]
+    for what, green in (("prior green", found.prior_green), ("next green", found.next_green)):
+        text = f"{green.uri} by {request_id(green)}" if green else "none"
+        lines.append(f"{what:<12} {text}")
+    data = {"queue": name, "uri": found.uri, "fact": found.fact, "cover": _cover(found)}
+    greens = {"prior_green": found.prior_green, "next_green": found.next_green}
+    show(here, data | greens, "\n".join(lines))
+    return Exit.GREEN if found.cover or found.fact else Exit.UNKNOWN
+
+
+def _told(queue: str, covers: Covers) -> str:
+    """Its own fact, else what covers it, else that nothing is known."""
+    if fact := covers.fact:
+        request = RequestId(queue, fact.request)
+        return f"{fact.verdict} by {request}, degree {fact.degree:g}, {when(fact.created_at)}"
+    under_way = next((r for r in covers.attempts if not r.state.is_terminal), None)
+    why = f"{request_id(under_way)} is {under_way.state}; " if under_way else ""
+    if covers.cover is None or covers.by is None:
+        last = covers.attempts[0] if covers.attempts else None
+        why = why or (f"{request_id(last)} is {last.state}" if last else "no request named it")
+        return f"{covers.answer().name.lower()}: no fact; {why.removesuffix('; ')}"
+    by = f"{request_id(covers.by)} at {short(covers.by.uri)} ({verdict(covers.cover.degree)})"
+    built = "yes" if any(attempt.admitted_at for attempt in covers.attempts) else "no"
+    return f"{covers.answer().name.lower()}: {why}covered by {by}, built: {built}"
+
+
+def _named_in(queue: str, covers: Covers) -> str | None:
+    number = covers.fact.request if covers.fact else None
+    number = number or (covers.attempts[0].number if covers.attempts else None)
+    return str(RequestId(queue, number)) if number else None
+
+
+def _cover(covers: Covers) -> dict[str, Any] | None:
+    if covers.cover is None or covers.by is None:
+        return None
+    by = {"request": request_id(covers.by), "commit": covers.by.uri}
+    return {**by, "degree": covers.cover.degree, "verdict": verdict(covers.cover.degree)}
 
 
 def configured_queues(here: Here) -> dict[str, QueueSettings]:
