@@ -23,6 +23,8 @@ class FakeSourceControl:
         self.texts: dict[str, tuple[str, str]] = {}
         self.tip: str | None = None
         self.promotion: str | None = None
+        self.promotions: list[str] = []
+        """Every place where the promotion ref was set, in order."""
         self.has_target = has_target
         self.protected = ""
         self.pushes: list[str] = []
@@ -83,6 +85,7 @@ class FakeSourceControl:
         if self.protected:
             raise Refused(self.protected)
         self.promotion = uri
+        self.promotions.append(uri)
         self.pushes.append(uri)
         if self.lose_answer:
             self.lose_answer = False

@@ -17,7 +17,7 @@ from domain.request import Cause, State
 from domain.settings import QueueSettings, Route
 from stores import schema
 from stores import tables as t
-from stores.engine import begin, open_engine
+from stores.engine import begin, open_engine, parse_url
 from stores.rows import Answer, Build, Committed, Judged, Request, Stamp, Turned
 from stores.write import SqlStore
 
@@ -176,11 +176,12 @@ class Backend:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.kind = parse_url(url).get_backend_name()
 
     @asynccontextmanager
     async def story(self) -> AsyncIterator[Story]:
         engine = open_engine(self.url)
-        if engine.dialect.name == "sqlite":
+        if self.kind == "sqlite":
             sa.event.listen(engine.sync_engine, "connect", _hurry)
         try:
             await schema.upgrade(engine, NOW)

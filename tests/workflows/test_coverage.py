@@ -122,7 +122,7 @@ async def test_a_full_build_covers_what_the_newest_older_green_has_not(trunk: Tr
     assert [await trunk.covered(uri) for uri in "XY"] == [(2, GREEN)] * 2
 
 
-@pytest.mark.spec("V213", "V214", "V147")
+@pytest.mark.spec("V213", "V214")
 async def test_any_commit_can_be_asked_about(trunk: Trunk) -> None:
     await validated(trunk, "A")
     await trunk.report("B")
