@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from temporalio import activity
@@ -9,7 +10,9 @@ from temporalio import activity
 from domain.act import Act
 from domain.errors import NotFound
 from domain.gate import Known, Seen
+from domain.results import ProjectResult, check_results
 from domain.settings import QueueSettings
+from extensions.projects.contract import Projects
 from extensions.queueconfig.contract import QueueConfig
 from stores.contract import Store
 from stores.rows import (
@@ -63,6 +66,15 @@ class RequestAsk:
 
 
 @dataclass(frozen=True, slots=True)
+class FactsAsk:
+    """``with_projects`` False: their results cannot be had, and are left out."""
+
+    stamp: Stamp
+    request: int
+    with_projects: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class AnnounceAsk:
     stamp: Stamp
     request: int
@@ -77,9 +89,12 @@ def settings_or_none(config: QueueConfig, queue: str) -> QueueSettings | None:
 
 
 class StoreSteps:
-    def __init__(self, store: Store, config: QueueConfig) -> None:
+    def __init__(
+        self, store: Store, config: QueueConfig, projects: Callable[[str], Projects]
+    ) -> None:
         self._store = store
         self._config = config
+        self._projects = projects
 
     @activity.defn
     async def ingest(self, ask: IngestAsk) -> Ingested:
@@ -109,13 +124,23 @@ class StoreSteps:
         return await self._store.act(ask.stamp, ask.act, settings)
 
     @activity.defn
-    async def facts(self, ask: RequestAsk) -> Recorded | None:
-        recorded = await self._store.facts(ask.stamp, ask.request)
+    async def facts(self, ask: FactsAsk) -> Recorded | None:
+        """Project results are asked for before any fact is written, so all come together."""
+        settings = settings_or_none(self._config, ask.stamp.queue)
+        results = await self._results(ask, settings) if settings and ask.with_projects else None
+        recorded = await self._store.facts(ask.stamp, ask.request, results)
         if recorded is None:
             return None
-        settings = settings_or_none(self._config, ask.stamp.queue)
         has_target = settings is not None and settings.promote is not None
         return replace(recorded, has_target=has_target)
+
+    async def _results(self, ask: FactsAsk, settings: QueueSettings) -> Sequence[ProjectResult]:
+        projects = self._projects(settings.projects)
+        request = await self._store.request(ask.stamp.queue, ask.request)
+        if request.terminal_build_id is None:
+            return ()
+        found = await projects.resolve(ask.stamp.queue, request.terminal_build_id)
+        return check_results(found)
 
     @activity.defn
     async def announce(self, ask: AnnounceAsk) -> None:
@@ -125,6 +150,10 @@ class StoreSteps:
     @activity.defn
     async def dead_letter_record(self, ask: FailAsk) -> None:
         await self._store.dead_letter(ask.stamp, "record", ask.failure)
+
+    @activity.defn
+    async def dead_letter_projects(self, ask: FailAsk) -> None:
+        await self._store.dead_letter(ask.stamp, "projects", ask.failure)
 
     @activity.defn
     async def dead_letter_published(self, ask: FailAsk) -> None:

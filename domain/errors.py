@@ -35,12 +35,20 @@ class ValueRefused(Invariant):
     """The database refuses the value itself: data or check violation, never an outage."""
 
 
+class ResultsRefused(Permanent):
+    """A build's project results cannot be meant: none of them counts."""
+
+
 class Fenced(Permanent):
     """The store has a newer epoch: whoever acts under the old one ends without an effect."""
 
 
 class WrongInstallation(Transient):
     """The store belongs to another installation; a worker of its own may still come."""
+
+
+class ProjectsOut(Transient):
+    """Whoever keeps a build's project results gave no answer."""
 
 
 class NoSuchBuild(Transient):

@@ -23,6 +23,7 @@ class Route:
         return not self.types or kind in self.types
 
 
+RED_CODES: Final = range(1, 256)
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "max_concurrent": (1, 1_000),
     "gate_wait": (1, 86_400),
@@ -46,6 +47,11 @@ class QueueSettings:
     runner: str = "command"
     command: tuple[str, ...] = ()
     shell: bool = False
+    infrastructure_codes: tuple[int, ...] = ()
+    """Exit codes of the command that are no verdict: it is run again."""
+    projects: str = "none"
+    report: str | None = None
+    """A file that the command leaves in its worktree, kept for ``projects``."""
     environment: tuple[str, ...] = ()
     """Names of variables handed on to the command, beyond PATH, HOME, LANG and TMPDIR."""
     promote: str | None = None
@@ -66,8 +72,19 @@ class QueueSettings:
             value = getattr(self, key)
             if not low <= value <= high:
                 raise Malformed(f"{key} = {value:g}: must be from {low:g} to {high:g}")
+        self._check_report()
         if self.slot_grace <= self.cancel_grace:
             raise Malformed("slot_grace must be longer than cancel_grace")
+
+    def _check_report(self) -> None:
+        if wrong := set(self.infrastructure_codes) - set(RED_CODES):
+            raise Malformed(f"infrastructure_codes: {min(wrong)} is not from 1 to 255")
+        if (self.report is not None) != (self.projects == "report"):
+            raise Malformed('report = a path, and projects = "report": each needs the other')
+        if self.report is not None and (
+            self.report.startswith("/") or ".." in self.report.split("/")
+        ):
+            raise Malformed(f"report = {self.report!r}: must be a path inside the worktree")
 
 
 def ms(seconds: float) -> int:

@@ -10,6 +10,7 @@ from domain.fact import Fact
 from domain.gate import Ancestry, Ask, Hold, Pair, Seen
 from domain.identity import Fence
 from domain.request import State
+from domain.results import ProjectResult
 from domain.settings import QueueSettings
 from stores.rows import (
     Answer,
@@ -63,6 +64,9 @@ class Reader(Protocol):
     async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
         """The authoritative one."""
 
+    async def last_green_of(self, queue: str, project: str) -> Request | None:
+        """The newest by ingest order among those with a green fact of that project."""
+
     async def covers(self, queue: str, uri: str) -> Covers: ...
     async def builds(self, queue: str, number: int) -> Sequence[Build]: ...
     async def history(self, queue: str, number: int) -> Sequence[Happening]: ...
@@ -103,8 +107,10 @@ class Writer(Protocol):
     ) -> Request | None:
         """What stands: a terminal request stays as it is; None, and a dead letter, if none is."""
 
-    async def facts(self, stamp: Stamp, number: int) -> Recorded | None:
-        """None: there is no verdict to record."""
+    async def facts(
+        self, stamp: Stamp, number: int, results: Sequence[ProjectResult] | None = ()
+    ) -> Recorded | None:
+        """None: there is no verdict to record. ``results`` None: they were left out."""
 
     async def cover(self, stamp: Stamp, number: int, page: RangePage) -> bool:
         """Whether to go on: a verdict that is not green stops at what another one covers."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from domain.fact import Fact
+from domain.fact import GREEN, Fact
 from domain.gate import Ask, Hold, Reason, next_step
 from domain.identity import Fence
-from domain.request import State
+from domain.request import Origin, State
 from domain.settings import QueueSettings
 from stores import tables as t
 from stores.covering import covers_of
@@ -112,6 +112,19 @@ class SqlReader:
     async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
         async with begin(self._engine, reads=True) as connection:
             return await facts_at(connection, queue, uri, project)
+
+    async def last_green_of(self, queue: str, project: str) -> Request | None:
+        f = t.facts.c
+        green = (f.queue == queue) & (f.project == project) & (f.degree == GREEN)
+        query = (
+            sa.select(t.requests)
+            .join(t.facts, (R.queue == f.queue) & (R.number == f.request))
+            .where(green, R.origin != Origin.PROBE)
+            .order_by(R.order.desc(), R.number.desc())
+            .limit(1)
+        )
+        async with begin(self._engine, reads=True) as connection:
+            return await one(connection, query)
 
     async def covers(self, queue: str, uri: str) -> Covers:
         attempts = tuple(await self.attempts(queue, uri))

@@ -229,6 +229,7 @@ facts: Final = sa.Table(
     sa.ForeignKeyConstraint(["queue", "request"], ["requests.queue", "requests.number"]),
     size("uri", 1024),
     sa.CheckConstraint("length(project) <= 255", name="project_size"),
+    sa.Index("facts_by_project", "queue", "project", "degree", "request"),
     sa.CheckConstraint(
         "degree between 0 and 1 and created_at > 0 "
         "and cause in ('build_succeeded', 'build_failed')",

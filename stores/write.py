@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -14,7 +14,6 @@ from domain.act import ITSELF, Act, Verb
 from domain.build import LOST
 from domain.errors import Invariant, NotFound
 from domain.event import EventType
-from domain.fact import BROKEN, GREEN
 from domain.gate import (
     Ancestry,
     Hold,
@@ -23,10 +22,12 @@ from domain.gate import (
     Seen,
 )
 from domain.request import ENDINGS, Cause, State, Transition
+from domain.results import ProjectResult
 from domain.settings import QueueSettings, ms
 from stores import tables as t
 from stores.contract import AfterCommit
 from stores.covering import base_of, cover
+from stores.establishing import announce_projects, own_degree, write_facts
 from stores.judging import (
     build_of,
     failed_before,
@@ -171,14 +172,16 @@ class SqlStore(SqlReader):
                 return None
             return await the_request(tx.connection, tx.queue, number)
 
-    async def facts(self, stamp: Stamp, number: int) -> Recorded | None:
+    async def facts(
+        self, stamp: Stamp, number: int, results: Sequence[ProjectResult] | None = ()
+    ) -> Recorded | None:
         async with self._write(stamp) as tx:
             request = await the_request(tx.connection, tx.queue, number)
             if not request.state.is_terminal:
                 raise Invariant(f"request/{tx.queue}/{number} is {request.state} at record")
             if request.cause is None or not request.cause.has_verdict:
                 return None
-            await _write_fact(tx, request)
+            await write_facts(tx, request, results)
             fact = await facts_at(tx.connection, tx.queue, request.uri)
             if fact is None:
                 raise Invariant(f"request/{tx.queue}/{number} has a verdict, and no fact stands")
@@ -192,13 +195,13 @@ class SqlStore(SqlReader):
                 return Recorded(fact.is_green)
             base = await base_of(tx.connection, request)
             alone = RangePage((request.uri,), 0, is_last=base is None)
-            await cover(tx, number, await _own_degree(tx, request), alone)
+            await cover(tx, number, await own_degree(tx, request), alone)
             return Recorded(fact.is_green, head=request.uri, base=base)
 
     async def cover(self, stamp: Stamp, number: int, page: RangePage) -> bool:
         async with self._write(stamp) as tx:
             request = await the_request(tx.connection, tx.queue, number)
-            return await cover(tx, number, await _own_degree(tx, request), page)
+            return await cover(tx, number, await own_degree(tx, request), page)
 
     async def announce(
         self, stamp: Stamp, number: int, settings: QueueSettings | None, told: Happening | None
@@ -209,6 +212,8 @@ class SqlStore(SqlReader):
             mine = (R.queue == tx.queue) & (R.number == number) & R.recorded_at.is_(None)
             done = sa.update(t.requests).where(mine).values(recorded_at=tx.at)
             if (await tx.connection.execute(done)).rowcount:
+                request = await the_request(tx.connection, tx.queue, number)
+                await announce_projects(tx, request)
                 await tx.announce(number, EventType.RECORDED)
                 await tx.note(number, "recorded")
 
@@ -257,36 +262,3 @@ async def _make_anew(tx: Tx, lost: Build, anew: Build) -> None:
     mine = (b.queue == tx.queue) & (b.runner == lost.runner) & (b.id == lost.id)
     values = {"id": anew.id, "url": anew.url, "triggered_at": anew.triggered_at}
     await tx.connection.execute(sa.update(t.builds).where(mine).values(values))
-
-
-async def _own_degree(tx: Tx, request: Request) -> float:
-    f = t.facts.c
-    mine = (f.queue == tx.queue) & (f.uri == request.uri) & (f.project == "")
-    query = sa.select(f.degree).where(mine, f.request == request.number)
-    degree: float = (await tx.connection.execute(query)).scalar_one()
-    return degree
-
-
-async def _write_fact(tx: Tx, request: Request) -> None:
-    """The fact of this attempt; an adopted one has its own already, by another request."""
-    if request.cause not in (Cause.BUILD_SUCCEEDED, Cause.BUILD_FAILED):
-        return
-    values = {
-        "queue": tx.queue,
-        "uri": request.uri,
-        "project": "",
-        "request": request.number,
-        "degree": GREEN if request.cause is Cause.BUILD_SUCCEEDED else BROKEN,
-        "cause": request.cause,
-        "created_at": tx.at,
-    }
-    f, r = t.facts.c, t.requests.c
-    stranger = (
-        sa.select(f.request)
-        .join(t.requests, (r.queue == f.queue) & (r.number == f.request))
-        .where(f.queue == tx.queue, f.uri == request.uri, r.uri != f.uri)
-    )
-    if (other := (await tx.connection.execute(stranger)).scalar()) is not None:
-        raise Invariant(f"fact of {request.uri} is by request {other}, no attempt at it")
-    await tx.insert_once(t.facts, values)
-    await tx.note(request.number, "fact_recorded", f"degree {values['degree']:g}")

@@ -33,6 +33,7 @@ from domain.settings import QueueSettings, Route, remote_id
 from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.fake import FakeBuildRunner
 from extensions.hooks.fake import FakeSink
+from extensions.projects.fake import FakeProjects
 from extensions.queueconfig.fake import FakeConfig
 from extensions.sourcecontrol.fake import FakeRemotes, FakeSourceControl
 from stores import schema
@@ -72,6 +73,7 @@ class Trunk:
     source: FakeSourceControl
     runner: FakeBuildRunner
     sink: FakeSink
+    projects: FakeProjects = field(default_factory=FakeProjects)
     happened: list[Happening] = field(default_factory=list)
     named: list[str] = field(default_factory=list)
     """The runners that were asked for."""
@@ -338,17 +340,20 @@ async def make_trunk(client: Client, folder: Path, **settings: Any) -> Trunk:
     store = SqlStore(engine, waker)
     remotes = FakeRemotes({"refs/heads/main": source})
     named: list[str] = []
+    projects = FakeProjects()
 
     def runner_of(name: str) -> FakeBuildRunner:
         named.append(name)
         return runner
 
-    extensions = Extensions(lambda _: source, lambda _: remotes, runner_of, lambda _: sink)
+    extensions = Extensions(
+        lambda _: source, lambda _: remotes, runner_of, lambda _: sink, lambda _: projects
+    )
     builds = CommandActivities(folder / "builds", config.get)
     task_queues = TaskQueues(queue, f"{queue}-builds")
     parts = Parts(engine, store, config, waker, extensions, builds, task_queues)
     trunk = Trunk(client, parts, await store.fence(), queue, config, source, runner, sink)
-    trunk.named = named
+    trunk.named, trunk.projects = named, projects
     waker.happened = trunk.happened.append
 
     async def wake(workflow_id: str) -> None:

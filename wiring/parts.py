@@ -26,6 +26,9 @@ from extensions.buildrunner.command.workflow import CommandWorkflow
 from extensions.buildrunner.contract import BuildRunner
 from extensions.hooks.contract import Sink
 from extensions.hooks.log import LogSink
+from extensions.projects.contract import Projects
+from extensions.projects.none import NoProjects
+from extensions.projects.report import ReportedProjects
 from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Remotes, SourceControl
 from extensions.sourcecontrol.git import GitSourceControl, Mirror
@@ -60,6 +63,7 @@ class Extensions:
     remotes: Callable[[str], Remotes]
     runners: Callable[[str], BuildRunner]
     sinks: Callable[[str], Sink]
+    projects: Callable[[str], Projects]
 
 
 @dataclass
@@ -81,14 +85,14 @@ class Parts:
     task_queues: TaskQueues = field(default_factory=TaskQueues)
 
     def activities(self) -> list[Callable[..., Any]]:
-        steps = StoreSteps(self.store, self.config)
+        steps = StoreSteps(self.store, self.config, self.extensions.projects)
         source = SourceControlActivities(self.store, self.config, self.extensions.source_control)
         runner = BuildRunnerActivities(self.store, self.config, self.extensions.runners)
         hooks = HookActivities(self.store, self.extensions.sinks)
         return [
             steps.ingest, steps.turn, steps.act, steps.observe, steps.fail,
             steps.facts, steps.announce,
-            steps.dead_letter_record, steps.dead_letter_published,
+            steps.dead_letter_record, steps.dead_letter_projects, steps.dead_letter_published,
             source.look, source.ancestry, source.publish,
             runner.trigger, runner.watch_build, runner.ask_once, runner.cancel,
             hooks.pending, hooks.deliver, hooks.bury,
@@ -141,12 +145,17 @@ def make_parts(
     remotes = GitRemotes(config, data / "mirrors")
     command = CommandRunner(client, data / "builds", config.get, queues.main, queues.builds)
     runners: dict[str, BuildRunner] = {"command": command}
+    projects: dict[str, Projects] = {
+        "none": NoProjects(),
+        "report": ReportedProjects(data / "builds"),
+    }
     sinks: dict[str, Sink] = {"log": LogSink()}
     extensions = Extensions(
         remotes.source_control,
         remotes.mirror,
         partial(named, "build runner", runners),
         partial(named, "sink", sinks),
+        partial(named, "resolver of projects", projects),
     )
     builds = CommandActivities(data / "builds", config.get)
     return Parts(engine, SqlStore(engine, waker), config, waker, extensions, builds, queues)

@@ -6,13 +6,13 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.queue import AnnounceAsk, FailAsk, RequestAsk, StoreSteps
+    from activities.queue import AnnounceAsk, FactsAsk, FailAsk, StoreSteps
     from activities.sourcecontrol import Promotion, PublishAsk, SourceControlActivities
     from domain.request import Cause
     from stores.rows import Failure, Happening, Recorded
     from workflows import policies
     from workflows.messages import RecordInput
-    from workflows.steps import stamp, step, why
+    from workflows.steps import is_about_projects, stamp, step, why
 
 
 @workflow.defn
@@ -24,7 +24,7 @@ class RecordWorkflow:
     @workflow.run
     async def run(self, ask: RecordInput) -> None:
         try:
-            recorded = await step(StoreSteps.facts, self._request())
+            recorded = await self._facts()
         except FailureError as error:
             # The request goes on owing its record: the queue drives it again until it is written.
             await step(StoreSteps.dead_letter_record, self._failure(error))
@@ -34,6 +34,16 @@ class RecordWorkflow:
         promotion = await self._publish(recorded)
         at = stamp(ask.fence, ask.queue)
         await step(StoreSteps.announce, AnnounceAsk(at, ask.request, promotion))
+
+    async def _facts(self) -> Recorded | None:
+        at, number = stamp(self._ask.fence, self._ask.queue), self._ask.request
+        try:
+            return await step(StoreSteps.facts, FactsAsk(at, number))
+        except FailureError as error:
+            if not is_about_projects(error):
+                raise
+            await step(StoreSteps.dead_letter_projects, self._failure(error))
+        return await step(StoreSteps.facts, FactsAsk(at, number, with_projects=False))
 
     async def _publish(self, recorded: Recorded) -> Happening | None:
         """None: the verdict covers nothing below its head, and moves no ref."""
@@ -61,9 +71,6 @@ class RecordWorkflow:
 
     def _happened(self, kind: str, detail: str) -> Happening:
         return Happening(self._ask.queue, str(self._ask.request), kind, "", 0, detail)
-
-    def _request(self) -> RequestAsk:
-        return RequestAsk(stamp(self._ask.fence, self._ask.queue), self._ask.request)
 
     def _failure(self, error: FailureError) -> FailAsk:
         detail = why(error)

@@ -15,7 +15,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from domain.errors import Fenced
+    from domain.errors import Fenced, ProjectsOut, ResultsRefused
     from domain.identity import Fence
     from domain.request import State
     from stores.rows import Stamp
@@ -54,6 +54,13 @@ def is_fenced(error: FailureError) -> bool:
 def is_final(error: FailureError) -> bool:
     failure = failure_of(error)
     return is_cancelled_exception(error) or (failure is not None and failure.non_retryable)
+
+
+def is_about_projects(error: FailureError) -> bool:
+    """They cannot be meant, or cannot be had in time: the repository's own fact does not wait."""
+    failure = failure_of(error)
+    names = {failure.type, *failure.details[:1]} if failure is not None else set()
+    return bool(names & {ResultsRefused.__name__, ProjectsOut.__name__})
 
 
 async def step(do: Callable[[Any, Any], Awaitable[T]], message: object) -> T:

@@ -84,6 +84,7 @@ async def check(here: Here) -> int:
     for queue in queues:
         check_queue(queue)
         _ = parts.extensions.runners(queue.runner)
+        _ = parts.extensions.projects(queue.projects)
         _ = [parts.extensions.sinks(route.sink) for route in queue.hooks]
     rows = [(q.name, redact(q.repository), q.ref, q.promote or "-", q.runner) for q in queues]
     show_rows(here, queues, ("queue", "repository", "ref", "promotes to", "runner"), rows)

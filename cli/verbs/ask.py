@@ -31,11 +31,15 @@ Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, ne
 CommitArgument = Annotated[str, typer.Argument(metavar="COMMIT", help="Its full hash")]
 
 
+Project = Annotated[str, typer.Option(help="One project's own fact, in place of the repository's")]
+
+
 @dataclass(frozen=True)
 class Requiring:
     require: Annotated[
         Require, typer.Option(help="Its own fact, or else the verdict that covers it")
     ] = Require.EXACT
+    project: Project = ""
 
 
 async def queues(here: Here) -> int:
@@ -113,14 +117,20 @@ async def explain(here: Here, queue: QueueName) -> int:
     return Exit.GREEN
 
 
-async def last_green(here: Here, queue: QueueName) -> int:
-    """The newest green commit of a queue; exit code 3 when there is none."""
+async def last_green(here: Here, queue: QueueName, project: Project = "") -> int:
+    """The newest green commit of a queue, or of a project; exit code 3 when there is none."""
     async with reading(here.settings) as reader:
-        green = (await reader.queue(await known(here, reader, queue))).last_green
+        name = await known(here, reader, queue)
+        green = (
+            await reader.last_green_of(name, project)
+            if project
+            else (await reader.queue(name)).last_green
+        )
     uri = green.uri if green else None
-    show(here, {"queue": queue, "uri": uri, "request": green and request_id(green)}, uri or "")
+    found = {"queue": name, "project": project, "uri": uri, "request": green and request_id(green)}
+    show(here, found, uri or "")
     if green is None:
-        say(f"queue {queue} has no green commit yet")
+        say(f"{f'project {project} of ' if project else ''}queue {name} has no green commit yet")
     return Exit.GREEN if green else Exit.UNKNOWN
 
 
@@ -129,9 +139,17 @@ async def is_green(here: Here, queue: QueueName, commit: CommitArgument, how: Re
     async with reading(here.settings) as reader:
         name = await known(here, reader, queue)
         covers = await reader.covers(name, commit_uri(commit))
+        if how.project:
+            fact = await reader.fact(name, covers.uri, how.project)
+            covers = Covers(covers.uri, fact, covers.attempts)
     code = covers.answer(how.require)
     answered = {"queue": name, "uri": covers.uri, "answer": code.name.lower(), "exit": int(code)}
-    asked = {**answered, "require": how.require, "request": _named_in(name, covers)}
+    asked = {
+        **answered,
+        "require": how.require,
+        "project": how.project,
+        "request": _named_in(name, covers),
+    }
     show(here, {**asked, "fact": covers.fact, "cover": _cover(covers)}, _told(name, covers))
     return code
 

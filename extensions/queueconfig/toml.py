@@ -34,6 +34,9 @@ class QueueTable(_Model):
     ref: str
     command: list[str] | str = []
     environment: list[str] = []
+    infrastructure_codes: list[int] = []
+    projects: str = "none"
+    report: str | None = None
     promote: str | None = None
     runner: str = "command"
     hooks: list[Annotated[HookTable, BeforeValidator(_as_table)]] = []
@@ -52,6 +55,7 @@ class QueueTable(_Model):
         shell = isinstance(self.command, str)
         given["command"] = (self.command,) if isinstance(self.command, str) else (*self.command,)
         given["environment"] = tuple(self.environment)
+        given["infrastructure_codes"] = tuple(self.infrastructure_codes)
         given["hooks"] = tuple(Route(hook.sink, tuple(hook.types)) for hook in self.hooks)
         return QueueSettings(**given, shell=shell)
 

@@ -22,6 +22,7 @@ from extensions.buildrunner.command.log import CAP, CappedLog, log_path
 from extensions.buildrunner.command.worktree import Wanted, checked_out
 from extensions.buildrunner.contract import Order
 from extensions.gitcommand import COMMIT, GitFailed
+from extensions.kept import keep_report, report_path
 from extensions.leash import Leash
 from extensions.text import clean
 
@@ -75,7 +76,12 @@ class CommandActivities:
         async with checked_out(self.builds_directory, wanted) as tree, _collected(log) as output:
             log.say(f"{argv}")
             code = await _run(argv, tree, environment, output)
+            if settings.report is not None:
+                kept = report_path(self.builds_directory, build)
+                await asyncio.to_thread(keep_report, tree, settings.report, kept)
         log.say(f"ended with {code}")
+        if code in settings.infrastructure_codes:
+            raise _again(f"ended with {code}, which is no verdict", "Infrastructure")
         return "failed" if code else "succeeded"
 
 

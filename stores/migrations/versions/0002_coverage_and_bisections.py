@@ -91,6 +91,8 @@ def upgrade() -> None:
             postgresql_where=sa.text("green_at is not null"),
         )
 
+    op.create_index("facts_by_project", "facts", ["queue", "project", "degree", "request"])
+
     # What was validated before is covered by its own verdict; ranges are not known any more.
     op.execute(
         """
