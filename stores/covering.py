@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from domain.fact import GREEN
+from domain.request import Cause
 from stores import tables as t
 from stores.read import R, facts_at, one, the_request, top
 from stores.rows import Cover, Covers, RangePage, Request
@@ -19,12 +20,16 @@ C: Final = t.coverage.c
 
 
 async def base_of(connection: AsyncConnection, request: Request) -> str | None:
-    """Where the range of its verdict begins: its base, else the newest older green commit."""
+    """Where the range of its verdict begins: at its base, else at the newest older green commit,
+    else at the newest older one that was built.
+    """
     if request.base_uri is not None:
         return request.base_uri
-    older = top(request.queue, R.green_at.is_not(None), R.order < request.order)
-    green = await one(connection, older)
-    return green.uri if green else None
+    for known in (R.green_at.is_not(None), R.cause == Cause.BUILD_FAILED):
+        older = await one(connection, top(request.queue, known, R.order < request.order))
+        if older is not None:
+            return older.uri
+    return None
 
 
 async def cover(tx: Tx, number: int, degree: float, page: RangePage) -> bool:

@@ -23,8 +23,6 @@ class FakeSourceControl:
         self.texts: dict[str, tuple[str, str]] = {}
         self.tip: str | None = None
         self.promotion: str | None = None
-        self.promotions: list[str] = []
-        """Every place where the promotion ref was set, in order."""
         self.has_target = has_target
         self.protected = ""
         self.pushes: list[str] = []
@@ -85,7 +83,6 @@ class FakeSourceControl:
         if self.protected:
             raise Refused(self.protected)
         self.promotion = uri
-        self.promotions.append(uri)
         self.pushes.append(uri)
         if self.lose_answer:
             self.lose_answer = False

@@ -20,9 +20,11 @@ from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 from domain.errors import Misconfigured, RunnerOut
+from domain.results import ProjectResult
 from extensions.buildrunner.command.log import CappedLog
 from extensions.buildrunner.command.worktree import ended_by_the_leash
 from extensions.buildrunner.contract import LOST, Triggered
+from extensions.projects.report import ReportedProjects
 from tests.conftest import TEMPORAL
 from tests.extensions.commandbench import Bench, a_bench, git
 from tests.extensions.processes import is_alive, is_written, pid_in, text_of, until, until_gone
@@ -143,6 +145,30 @@ async def test_without_a_worktree_it_is_tried_again_and_counts_as_started(bench:
         elsewhere.rename(bench.repository)
         assert await bench.ends(triggered) == "succeeded"
     assert not bench.worktrees()
+
+
+async def test_an_exit_code_of_infrastructure_is_no_verdict_and_it_is_run_again(
+    bench: Bench,
+) -> None:
+    marker = bench.folder / "once"
+    bench.runs(f"[ -e {marker} ] || {{ touch {marker}; exit 75; }}", in_shell=True)
+    bench.settings = replace(bench.settings, infrastructure_codes=(75,))
+    head = bench.commit(a="1")
+    async with bench.working():
+        triggered = await bench.runner().trigger(bench.order(head))
+        assert await bench.ends(triggered) == "succeeded"
+    assert "ended with 75" in bench.log(triggered)
+
+
+async def test_the_report_that_the_command_leaves_is_kept(bench: Bench) -> None:
+    bench.runs('echo \'{"projects": {"api": 1}}\' > report.json; exit 1', in_shell=True)
+    bench.settings = replace(bench.settings, projects="report", report="report.json")
+    head = bench.commit(a="1")
+    async with bench.working():
+        triggered = await bench.runner().trigger(bench.order(head))
+        assert await bench.ends(triggered) == "failed"
+    projects = ReportedProjects(bench.builds)
+    assert await projects.resolve("q", triggered.build_id) == [ProjectResult("api", 1.0)]
 
 
 @pytest.mark.spec("V318")

@@ -201,7 +201,7 @@ async def test_two_greens_before_either_record_move_the_ref_forward_only(two: Tr
     two.source.answering.set()
     await two.recorded("B")
     await two.recorded("C")
-    assert two.source.promotions in (["C"], ["B", "C"])
+    assert two.source.pushes in (["C"], ["B", "C"])
 
 
 @pytest.mark.spec("V205")
@@ -250,7 +250,7 @@ async def test_two_at_a_time(two: Trunk) -> None:
     assert await two.states() == "A suc, B suc, C sup, D fai, E suc, F suc"
     assert (await two.state()).in_flight == ()
     assert await two.last_green() == (6, "F")
-    assert two.source.promotions == ["B", "E", "F"]
+    assert two.source.pushes == ["B", "E", "F"]
     assert [await two.is_green(uri) for uri in "ABDEF"] == [
         Exit.GREEN,
         Exit.GREEN,
