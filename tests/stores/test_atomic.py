@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from domain.errors import Invariant
 from domain.request import Cause, State, Strategy
+from domain.results import ProjectResult
 from stores import tables as t
 from stores.engine import begin
-from stores.rows import DeadLetter, Delivering, Failure
+from stores.rows import DeadLetter, Delivering, Failure, RangePage
 from tests.stores.faults import fails_at_each_statement, statements_of
 from tests.stores.story import NOW, QUEUE, Story, a_request
 
@@ -161,3 +162,47 @@ async def test_superseding_a_thousand_heads_is_one_statement(story: Story) -> No
         assert all((r.ended_at or 0) > NOW for r in requests[1:])
         assert len([s for s in said[backlog] if s.startswith("UPDATE requests")]) == 1
     assert said[10] == said[1000]
+
+
+RESULTS = (ProjectResult("api", 0.0), ProjectResult("web", 0.5))
+
+
+@pytest.mark.spec("V170")
+async def test_a_repository_fact_and_its_project_facts_come_together(story: Story) -> None:
+    await story.fly("A")
+    await story.answer(1, "failed")
+    await fails_at_each_statement(story, lambda: story.store.facts(story.stamp(), 1, RESULTS))
+    for project, degree in (("", 0.5), ("api", 0.0), ("web", 0.5)):
+        fact = await story.store.fact(QUEUE, "A", project)
+        assert fact is not None
+        assert fact.degree == degree
+
+
+@pytest.mark.spec("V220", "V335")
+@pytest.mark.parametrize("said", ["succeeded", "failed"])
+async def test_a_page_of_a_range_is_whole_and_written_twice_it_is_the_same(
+    story: Story, said: str
+) -> None:
+    await story.validate("A")
+    await story.fly("D")
+    await story.answer(2, said)
+    await story.store.facts(story.stamp(), 2)
+    page = RangePage(("C", "B"), -1, is_last=True)
+    await fails_at_each_statement(story, lambda: story.store.cover(story.stamp(), 2, page))
+    before = (await story.rows())["coverage"]
+    assert await story.store.cover(story.stamp(), 2, page) is False
+    assert (await story.rows())["coverage"] == before
+    assert len(before) == 4
+
+
+@pytest.mark.spec("V335")
+async def test_after_a_page_that_was_written_the_next_one_follows(story: Story) -> None:
+    """A red verdict's own rows are no reason to stop."""
+    await story.validate("A")
+    await story.fly("D")
+    await story.answer(2, "failed")
+    await story.store.facts(story.stamp(), 2)
+    first, second = RangePage(("C",), -1), RangePage(("B",), -2, is_last=True)
+    for page in (first, first, second):
+        assert await story.store.cover(story.stamp(), 2, page) is (page is first)
+    assert [(await story.store.covers(QUEUE, uri)).cover is not None for uri in "BCD"] == [True] * 3

@@ -16,7 +16,7 @@ from domain.fact import Exit
 from domain.request import Cause, State, Why
 from tests.trunk import Trunk, make_trunk, running_trunk, trunk_worker
 from wiring.asking import Asking
-from workflows import policies
+from workflows import ids, policies
 
 
 @pytest.fixture(autouse=True)
@@ -315,3 +315,68 @@ async def test_what_is_asked_about_nothing_is_not_found(trunk: Trunk) -> None:
         await trunk.act(Verb.RETRY, 7)
     with pytest.raises(NotFound, match="no dead letter"):
         await trunk.act(Verb.RETRY_LETTER, "request/7/1")
+
+
+@pytest.mark.spec("V45")
+async def test_a_retry_that_waits_is_not_superseded_by_newer_heads(trunk: Trunk) -> None:
+    await trunk.report("A")
+    await trunk.fails("A")
+    await trunk.report("B")
+    await trunk.act(Verb.RETRY, 1)
+    await trunk.report("C", "D")
+    assert await trunk.states() == "A fai, B pro, A acc, C sup, D acc"
+    await trunk.fails("B")
+    await trunk.is_in("A", State.PROCESSING)
+
+
+@pytest.mark.spec("V49")
+async def test_heads_that_arrive_while_it_is_paused_supersede_one_another(trunk: Trunk) -> None:
+    await trunk.act(Verb.PAUSE)
+    await trunk.report("A", "B", "C")
+    assert await trunk.states() == "A sup, B sup, C acc"
+
+
+@pytest.mark.spec("V77")
+async def test_a_retry_of_last_green_is_an_empty_delta(trunk: Trunk) -> None:
+    await trunk.report("A")
+    await trunk.succeeds("A")
+    await trunk.act(Verb.RETRY, 1)
+    await trunk.triggered(2)
+    order = trunk.runner.triggers[-1]
+    assert (order.strategy, order.base_uri, order.head_uri) == ("incremental_since_green", "A", "A")
+
+
+@pytest.mark.spec("V357")
+async def test_a_look_that_takes_minutes_holds_nothing_else(trunk: Trunk) -> None:
+    await trunk.report("A", "B")
+    trunk.source.land("C")
+    trunk.source.answering.clear()
+    await trunk.poke()
+    await trunk.until(lambda: _looks(trunk))
+    await trunk.build_ends("A", "failed")
+    await trunk.is_in("B", State.PROCESSING)
+    await trunk.act(Verb.PAUSE)
+    await trunk.act(Verb.RESUME)
+    await trunk.act(Verb.CANCEL, 2)
+    await trunk.is_in("B", State.CANCELLED)
+    assert await trunk.states() == "A fai, B can"
+    made = await trunk.act(Verb.RETRY, 1)
+    assert made.detail.startswith(f"request/{trunk.queue}/3")
+    await trunk.triggered(3)
+    await trunk.terminate(ids.build(trunk.queue, 3))
+    await trunk.handle.signal("drive")
+    await trunk.until(lambda: _driven(trunk, 3))
+    trunk.source.answering.set()
+    await trunk.until(lambda: _named(trunk, "C"))
+
+
+async def _looks(trunk: Trunk) -> bool:
+    return trunk.source.asked["latest"] > 2
+
+
+async def _driven(trunk: Trunk, number: int) -> bool:
+    return "driven_again" in await trunk.history(number)
+
+
+async def _named(trunk: Trunk, uri: str) -> bool:
+    return bool(await trunk.store.attempts(trunk.queue, uri))
