@@ -128,7 +128,8 @@ class StoreSteps:
         """Project results are asked for before any fact is written, so all come together."""
         settings = settings_or_none(self._config, ask.stamp.queue)
         results = await self._results(ask, settings) if settings and ask.with_projects else None
-        recorded = await self._store.facts(ask.stamp, ask.request, results)
+        bisects = settings is not None and settings.bisect == "auto"
+        recorded = await self._store.facts(ask.stamp, ask.request, results, bisects=bisects)
         if recorded is None:
             return None
         has_target = settings is not None and settings.promote is not None

@@ -14,7 +14,8 @@ from domain.identity import commit_uri
 from extensions.queueconfig.contract import QueueConfig
 from extensions.sourcecontrol.contract import Promoted, SourceControl
 from stores.contract import Store
-from stores.rows import Happening, RangePage, Stamp
+from stores.ranges import RangePage
+from stores.rows import Happening, Stamp
 
 MOST: Final = 10_000
 """Commits that one verdict covers."""

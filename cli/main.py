@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from cli.verb import Verb, add
-from cli.verbs import act, ask, care, demo, people, up
+from cli.verbs import act, ask, care, demo, green, people, up
 from domain.errors import (
     Fenced,
     Malformed,
@@ -56,16 +56,16 @@ db = typer.Typer(help="The store's schema.", no_args_is_help=True)
 letters = typer.Typer(help="What waits for a person.", no_args_is_help=True)
 VERBS: Final[tuple[Verb, ...]] = (
     *(up.up, demo.demo, act.worker, act.check, act.report),
-    *(people.pause, people.resume, people.retry, people.cancel),
+    *(people.pause, people.resume, people.retry, people.cancel, people.bisect),
     *(care.doctor, care.recover, care.restore, ask.explain),
     *(
         ask.queues,
         ask.status,
         ask.requests,
         ask.show_request,
-        ask.last_green,
-        ask.is_green,
-        ask.covers,
+        green.last_green,
+        green.is_green,
+        green.covers,
     ),
 )
 NAMED: Final = {ask.show_request: "show"}

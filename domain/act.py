@@ -21,6 +21,8 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     RETRY_LETTER = "retry_letter"
     DROP_LETTER = "drop_letter"
+    BISECT = "bisect"
+    CANCEL_BISECT = "cancel_bisect"
     RECOVER = "recover"
     RESTORE = "restore"
 

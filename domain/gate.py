@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -38,6 +38,8 @@ class Waiting:
     has_fact: bool = False
     rival: int | None = None
     """Another attempt at its URI that is in flight or owes its record."""
+    base: str | None = None
+    """Of a probe: the green end of its range, which it is built on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Flying:
     number: int
     uri: str
     admitted_at: int
+    origin: Origin = Origin.HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +116,27 @@ def next_step(view: View, known: Mapping[Pair, Ancestry]) -> Ask | Hold | Adopt 
         return Hold(Reason.SAME_COMMIT, first.number, (first.rival,))
     if len(view.in_flight) >= view.cap:
         return _no_slot(view, first)
-    bases = {flying.uri for flying in view.in_flight} | {view.last_green} - {None}
+    return _probe(view, first) if first.origin is Origin.PROBE else _head(view, first, known)
+
+
+def _head(view: View, first: Waiting, known: Mapping[Pair, Ancestry]) -> Ask | Hold | Admit:
+    heads = [flying for flying in view.in_flight if flying.origin is not Origin.PROBE]
+    bases = {flying.uri for flying in heads} | {view.last_green} - {None}
     pairs = [(base, first.uri) for base in sorted(b for b in bases if b is not None)]
     if missing := tuple(pair for pair in pairs if pair not in known):
         return Ask(first.number, missing)
-    strangers = [f for f in view.in_flight if known[f.uri, first.uri] is not Ancestry.YES]
+    strangers = [f for f in heads if known[f.uri, first.uri] is not Ancestry.YES]
     if strangers:
         return Hold(Reason.NOT_ON_TOP, first.number, tuple(f.number for f in strangers))
     return _plan(first, view.last_green, known)
+
+
+def _probe(view: View, first: Waiting) -> Hold | Admit:
+    """After all others, one at a time, on the green end of its range."""
+    probes = [flying for flying in view.in_flight if flying.origin is Origin.PROBE]
+    if probes:
+        return _no_slot(replace(view, in_flight=probes), first)
+    return Admit(first.number, Strategy.INCREMENTAL, first.base)
 
 
 def _held(view: View, first: Waiting) -> Hold | None:

@@ -23,6 +23,7 @@ class Route:
         return not self.types or kind in self.types
 
 
+BISECT: Final = ("off", "ask", "auto")
 RED_CODES: Final = range(1, 256)
 RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "max_concurrent": (1, 1_000),
@@ -65,6 +66,8 @@ class QueueSettings:
     slot_grace: float = 15 * 60
     cancel_grace: float = 2 * 60
     watch_interval: float = 15
+    bisect: str = "off"
+    """``ask``: when a person does; ``auto``: of each red head over more than one commit."""
 
     def __post_init__(self) -> None:
         queue_name(self.name)
@@ -73,6 +76,8 @@ class QueueSettings:
             if not low <= value <= high:
                 raise Malformed(f"{key} = {value:g}: must be from {low:g} to {high:g}")
         self._check_report()
+        if self.bisect not in BISECT:
+            raise Malformed(f"bisect = {self.bisect!r}: must be one of {', '.join(BISECT)}")
         if self.slot_grace <= self.cancel_grace:
             raise Malformed("slot_grace must be longer than cancel_grace")
 

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from domain.act import Act
+from domain.bisect import Observed, Probe
 from domain.fact import Fact
 from domain.gate import Ancestry, Ask, Hold, Pair, Seen
 from domain.identity import Fence
 from domain.request import State
 from domain.results import ProjectResult
 from domain.settings import QueueSettings
+from stores.ranges import Bisection, Covers, RangePage
 from stores.rows import (
     Answer,
     Build,
     Committed,
-    Covers,
     DeadLetter,
     Delivery,
     Failure,
@@ -25,7 +26,6 @@ from stores.rows import (
     Judged,
     Owed,
     QueueState,
-    RangePage,
     Recorded,
     Request,
     Stage,
@@ -87,6 +87,10 @@ class Reader(Protocol):
     async def held(self, queue: str, settings: QueueSettings | None) -> Ask | Hold:
         """Why nothing is admitted; or, as the gate itself has no answer yet, what it asks."""
 
+    async def bisection(self, queue: str, number: int) -> Bisection | None: ...
+    async def observed(self, queue: str, number: int, uris: Sequence[str]) -> Sequence[Observed]:
+        """What attempts at these commits said, oldest first; ``number`` is bisected."""
+
     async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
         """The read before a call to the outside: fenced like a transaction."""
 
@@ -108,9 +112,16 @@ class Writer(Protocol):
         """What stands: a terminal request stays as it is; None, and a dead letter, if none is."""
 
     async def facts(
-        self, stamp: Stamp, number: int, results: Sequence[ProjectResult] | None = ()
+        self,
+        stamp: Stamp,
+        number: int,
+        results: Sequence[ProjectResult] | None = (),
+        *,
+        bisects: bool = False,
     ) -> Recorded | None:
-        """None: there is no verdict to record. ``results`` None: they were left out."""
+        """None: there is no verdict to record. ``results`` None: they were left out. ``bisects``:
+        a red one starts the search for what broke it.
+        """
 
     async def cover(self, stamp: Stamp, number: int, page: RangePage) -> bool:
         """Whether to go on: a verdict that is not green stops at what another one covers."""
@@ -122,6 +133,21 @@ class Writer(Protocol):
 
     async def act(self, stamp: Stamp, ask: Act, settings: QueueSettings | None) -> Happening:
         """The audit's line, of kind ``refused`` where it is; ``NotFound`` without its target."""
+
+    async def probe(
+        self, stamp: Stamp, number: int, probe: Probe, committed_at: int | None
+    ) -> None:
+        """A request at that commit, unless a probe of the queue is active."""
+
+    async def end_bisection(
+        self,
+        stamp: Stamp,
+        number: int,
+        culprit: str | None,
+        detail: str,
+        settings: QueueSettings | None,
+    ) -> None:
+        """``culprit`` None: nobody is named, a person is told."""
 
     async def note(self, stamp: Stamp, happening: Happening) -> None: ...
     async def dead_letter(self, stamp: Stamp, kind: str, failure: Failure) -> None: ...

@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from domain.fact import GREEN
 from domain.request import Cause
 from stores import tables as t
+from stores.ranges import Cover, Covers, RangePage
 from stores.read import R, facts_at, one, the_request, top
-from stores.rows import Cover, Covers, RangePage, Request
+from stores.rows import Request
 from stores.transaction import Tx
 
 C: Final = t.coverage.c

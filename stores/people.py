@@ -9,14 +9,13 @@ import sqlalchemy as sa
 
 from domain.act import Act, Verb
 from domain.errors import Refused
-from domain.identity import RequestId
-from domain.request import Cause, Origin, State, Transition, Why
+from domain.request import Origin
+from stores import bisecting
 from stores import tables as t
-from stores.judging import intend_cancel
 from stores.queueing import again
-from stores.read import read_letter, read_stage, the_request
+from stores.read import read_letter, the_request
 from stores.rows import REFUSED, DeadLetter, Delivering, Happening
-from stores.transaction import Tx, move
+from stores.transaction import Tx
 
 
 async def act(tx: Tx, ask: Act) -> Happening:
@@ -36,7 +35,7 @@ async def act(tx: Tx, ask: Act) -> Happening:
 async def _subject(tx: Tx, ask: Act) -> str:
     """``NotFound`` where there is nothing of that name: then nothing is written."""
     match ask.verb:
-        case Verb.RETRY | Verb.CANCEL:
+        case Verb.RETRY | Verb.CANCEL | Verb.BISECT | Verb.CANCEL_BISECT:
             return str((await the_request(tx.connection, tx.queue, int(ask.target))).number)
         case Verb.RETRY_LETTER | Verb.DROP_LETTER:
             return (await read_letter(tx.connection, tx.queue, ask.target)).subject
@@ -74,22 +73,16 @@ async def _retry(tx: Tx, ask: Act) -> None:
 
 
 async def _cancel(tx: Tx, ask: Act) -> None:
-    stage = await read_stage(tx.connection, tx.queue, int(ask.target))
-    request = stage.request
-    named = RequestId(tx.queue, request.number)
-    match request.state:
-        case State.ACCEPTED:
-            cause = Cause.CANCELLED_BY_PERSON
-            detail = ask.reason
-            step = Transition(request.number, State.CANCELLED, tx.at, cause, detail, by=ask)
-            await move(tx, step)
-        case State.PROCESSING:
-            if request.ending in (Why.PERSON, Why.VALIDATION_TIMEOUT):
-                raise Refused(f"{named} is being ended already: {request.ending}")
-            await intend_cancel(tx, request.number, stage.attempt, Why.PERSON, ask)
-            tx.committed.wake_builds.add((request.number, stage.attempt))
-        case _:
-            raise Refused(f"{named} has ended: {request.state}, {request.cause}")
+    request = await the_request(tx.connection, tx.queue, int(ask.target))
+    await bisecting.cancel_request(tx, request, ask)
+
+
+async def _bisect(tx: Tx, ask: Act) -> None:
+    await bisecting.start(tx, await the_request(tx.connection, tx.queue, int(ask.target)), ask)
+
+
+async def _cancel_bisect(tx: Tx, ask: Act) -> None:
+    await bisecting.cancel(tx, int(ask.target), ask)
 
 
 async def _retry_letter(tx: Tx, ask: Act) -> None:
@@ -143,6 +136,8 @@ _DO: Final[Mapping[Verb, Callable[[Tx, Act], Awaitable[None]]]] = {
     Verb.RESUME: _resume,
     Verb.RETRY: _retry,
     Verb.CANCEL: _cancel,
+    Verb.BISECT: _bisect,
+    Verb.CANCEL_BISECT: _cancel_bisect,
     Verb.RETRY_LETTER: _retry_letter,
     Verb.DROP_LETTER: _drop_letter,
 }

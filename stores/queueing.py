@@ -38,10 +38,10 @@ from stores.view import view_of
 
 
 async def mint_head(tx: Tx, seen: Seen, latest: Request | None) -> int:
-    number = await _next_number(tx)
+    number = await next_number(tx)
     line = number if latest is None or seen.is_rewrite else latest.line
     about = {"order": number, "line": line, "uri": seen.uri, "committed_at": seen.committed_at}
-    await _mint(tx, number, Origin.HEAD, about)
+    await mint(tx, number, Origin.HEAD, about)
     await tx.note(number, "accepted", "rewrite" if seen.is_rewrite else "")
     return number
 
@@ -55,9 +55,9 @@ async def again(tx: Tx, ended: Request, origin: Origin, by: Act) -> None:
     heads = attempts.where(R.origin == Origin.HEAD).order_by(R.number.desc()).limit(1)
     if (head := await one(tx.connection, heads)) is None:
         raise Refused(f"{ended.uri} was never the head of {tx.queue}")
-    number = await _next_number(tx)
+    number = await next_number(tx)
     about = {name: getattr(head, name) for name in ("order", "line", "uri", "committed_at")}
-    await _mint(tx, number, origin, {**about, "retry_of": head.number})
+    await mint(tx, number, origin, {**about, "retry_of": head.number})
     old, new = RequestId(tx.queue, ended.number), RequestId(tx.queue, number)
     await tx.note(ended.number, "retried", f"{new}: {by.reason}", by=by)
     await tx.note(number, "accepted", f"retry of {old}: {by.reason}")
@@ -85,7 +85,7 @@ async def retry_by_itself(tx: Tx) -> int | None:
     return None
 
 
-async def _next_number(tx: Tx) -> int:
+async def next_number(tx: Tx) -> int:
     q = t.queues.c
     mine = q.name == tx.queue
     number: int = (
@@ -99,7 +99,7 @@ async def _next_number(tx: Tx) -> int:
     return number
 
 
-async def _mint(tx: Tx, number: int, origin: Origin, about: Mapping[str, Any]) -> None:
+async def mint(tx: Tx, number: int, origin: Origin, about: Mapping[str, Any]) -> None:
     own = {"queue": tx.queue, "number": number, "origin": origin}
     values = {**about, **own, "state": State.ACCEPTED, "accepted_at": tx.at}
     await tx.connection.execute(sa.insert(t.requests).values(values))

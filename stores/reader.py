@@ -7,14 +7,17 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from domain.bisect import Observed
 from domain.fact import GREEN, Fact
 from domain.gate import Ask, Hold, Reason, next_step
 from domain.identity import Fence
 from domain.request import Origin, State
 from domain.settings import QueueSettings
 from stores import tables as t
+from stores.bisecting import observed_at, read_bisection
 from stores.covering import covers_of
 from stores.engine import begin
+from stores.ranges import Bisection, Covers
 from stores.read import (
     R,
     builds_of,
@@ -37,7 +40,6 @@ from stores.read import (
 )
 from stores.rows import (
     Build,
-    Covers,
     DeadLetter,
     Delivering,
     Delivery,
@@ -177,6 +179,14 @@ class SqlReader:
         async with begin(self._engine, reads=True) as connection:
             step = next_step(await view_of(connection, queue, settings.max_concurrent), {})
         return step if isinstance(step, Ask | Hold) else Hold(Reason.NEXT, step.request)
+
+    async def bisection(self, queue: str, number: int) -> Bisection | None:
+        async with begin(self._engine, reads=True) as connection:
+            return await read_bisection(connection, queue, number)
+
+    async def observed(self, queue: str, number: int, uris: Sequence[str]) -> Sequence[Observed]:
+        async with begin(self._engine, reads=True) as connection:
+            return await observed_at(connection, queue, number, uris)
 
     async def stage(self, fence: Fence, queue: str, number: int) -> Stage:
         async with begin(self._engine, reads=True) as connection:

@@ -8,7 +8,6 @@ from typing import Final
 
 from domain.build import Status
 from domain.event import HookEvent
-from domain.fact import Exit, Fact, Require, answer
 from domain.gate import Ask, Hold
 from domain.identity import Fence
 from domain.request import Cause, Origin, State, Strategy, Why
@@ -94,17 +93,27 @@ class Ingested:
     adopted: bool = False
 
 
+class Work(StrEnum):
+    """Which workflow of a request does what is owed."""
+
+    BUILD = "build"
+    HOOKS = "hooks"
+    BISECT = "bisect"
+
+
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """What must run: the build or record of a request, or its deliveries. ``again``: it was
-    started before; ``overdue``: past its deadline and grace, so whatever runs is ended first.
+    """What must run: a request's build or record, its deliveries, or its bisection.
+
+    ``again``: it was started before; ``overdue``: past its deadline and grace, so whatever runs is
+    ended first.
     """
 
     request: int
     uri: str
     state: State
     deadline: int = 0
-    hooks_only: bool = False
+    kind: Work = Work.BUILD
     again: bool = False
     overdue: bool = False
 
@@ -192,55 +201,6 @@ class Recorded:
     base: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
-    """The verdict that covers a commit: of ``request``, at position (``order``, ``offset``)."""
-
-    uri: str
-    order: int
-    offset: int
-    request: int
-    degree: float
-
-
-@dataclass(frozen=True, slots=True)
-class RangePage:
-    """Commits of a verdict's range, newest first, from offset ``first`` (≤ 0) down."""
-
-    uris: tuple[str, ...]
-    first: int
-    is_last: bool = False
-    is_cut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Covers:
-    """All that is known about a commit: its own fact, else what covers it, and its neighbours."""
-
-    uri: str
-    fact: Fact | None
-    attempts: tuple[Request, ...]
-    cover: Cover | None = None
-    by: Request | None = None
-    """The request whose verdict covers it."""
-    prior_green: Request | None = None
-    next_green: Request | None = None
-
-    def answer(self, require: Require = Require.EXACT) -> Exit:
-        under_way = any(not attempt.state.is_terminal for attempt in self.attempts)
-        covered = self.cover.degree if self.cover else None
-        return answer(self.fact, under_way=under_way, covered=covered, require=require)
-
-
-class Searching(StrEnum):
-    """State of a bisection."""
-
-    RUNNING = "running"
-    FOUND = "found"
-    INCONCLUSIVE = "inconclusive"
-    CANCELLED = "cancelled"
-
-
 class Delivering(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -297,3 +257,4 @@ class Committed:
     wake_hooks: set[int] = field(default_factory=set[int])
     wake_builds: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """(request, attempt) of which there is something new to judge."""
+    wake_bisections: set[int] = field(default_factory=set[int])

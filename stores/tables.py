@@ -11,7 +11,8 @@ from domain.identity import MAX_NAME, MAX_NUMBER
 from domain.request import VERDICTS, Cause, Origin, State, Strategy, Why, may_hold
 from stores.columns import NAME, TEXT, TIME, key, one_of, size
 from stores.columns import metadata as metadata  # noqa: PLC0414 - passed on
-from stores.rows import Delivering, Searching
+from stores.ranges import Searching
+from stores.rows import Delivering
 
 
 def _states_and_causes() -> str:

@@ -184,7 +184,7 @@ async def _take_queue_row(connection: AsyncConnection, queue: str) -> int:
 async def move(tx: Tx, step: Transition) -> State:
     """The only place that changes one request's state; answers the state that stands."""
     mine = (R.queue == tx.queue) & (R.number == step.request)
-    read = sa.select(R.state, R.accepted_at, R.admitted_at).where(mine)
+    read = sa.select(R.state, R.accepted_at, R.admitted_at, R.probe_of).where(mine)
     row = (await tx.connection.execute(read)).one_or_none()
     if row is None:
         raise NotFound(f"request/{tx.queue}/{step.request} does not exist")
@@ -201,6 +201,8 @@ async def move(tx: Tx, step: Transition) -> State:
     await _say(tx, step)
     if state is State.PROCESSING:
         tx.committed.wake_queue |= await _someone_waits(tx)
+    if row.probe_of is not None and step.to.is_terminal:
+        tx.committed.wake_bisections.add(row.probe_of)
     return step.to
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.act import ITSELF, Act, Verb
+from domain.bisect import Probe
 from domain.build import LOST
-from domain.errors import Invariant, NotFound
+from domain.errors import Invariant, NotFound, Refused
 from domain.event import EventType
 from domain.gate import (
     Ancestry,
@@ -25,6 +26,7 @@ from domain.request import ENDINGS, Cause, State, Transition
 from domain.results import ProjectResult
 from domain.settings import QueueSettings, ms
 from stores import tables as t
+from stores.bisecting import end, mint_probe, start
 from stores.contract import AfterCommit
 from stores.covering import base_of, cover
 from stores.establishing import announce_projects, own_degree, write_facts
@@ -38,6 +40,7 @@ from stores.judging import (
 )
 from stores.people import act
 from stores.queueing import adopt, gate, mint_head, retry_by_itself
+from stores.ranges import RangePage
 from stores.read import (
     R,
     builds_of,
@@ -62,7 +65,6 @@ from stores.rows import (
     Ingested,
     Judged,
     Next,
-    RangePage,
     Recorded,
     Request,
     Stamp,
@@ -173,7 +175,12 @@ class SqlStore(SqlReader):
             return await the_request(tx.connection, tx.queue, number)
 
     async def facts(
-        self, stamp: Stamp, number: int, results: Sequence[ProjectResult] | None = ()
+        self,
+        stamp: Stamp,
+        number: int,
+        results: Sequence[ProjectResult] | None = (),
+        *,
+        bisects: bool = False,
     ) -> Recorded | None:
         async with self._write(stamp) as tx:
             request = await the_request(tx.connection, tx.queue, number)
@@ -185,12 +192,16 @@ class SqlStore(SqlReader):
             fact = await facts_at(tx.connection, tx.queue, request.uri)
             if fact is None:
                 raise Invariant(f"request/{tx.queue}/{number} has a verdict, and no fact stands")
-            if fact.is_green and request.state is State.SUCCEEDED and request.green_at is None:
+            is_new_green = fact.is_green and request.state is State.SUCCEEDED
+            if is_new_green and request.green_at is None and request.probe_of is None:
                 mine = (R.queue == tx.queue) & (R.number == number)
                 await tx.connection.execute(
                     sa.update(t.requests).where(mine).values(green_at=tx.at)
                 )
             await tx.resolve("record", str(number), WRITTEN)
+            if bisects and not fact.is_green:
+                with suppress(Refused):
+                    await start(tx, request)
             if request.cause is Cause.ADOPTED_FACT:
                 return Recorded(fact.is_green)
             base = await base_of(tx.connection, request)
@@ -213,6 +224,8 @@ class SqlStore(SqlReader):
             done = sa.update(t.requests).where(mine).values(recorded_at=tx.at)
             if (await tx.connection.execute(done)).rowcount:
                 request = await the_request(tx.connection, tx.queue, number)
+                if request.probe_of is not None:
+                    tx.committed.wake_bisections.add(request.probe_of)
                 await announce_projects(tx, request)
                 await tx.announce(number, EventType.RECORDED)
                 await tx.note(number, "recorded")
@@ -220,6 +233,23 @@ class SqlStore(SqlReader):
     async def act(self, stamp: Stamp, ask: Act, settings: QueueSettings | None) -> Happening:
         async with self._write(stamp, settings) as tx:
             return await act(tx, ask)
+
+    async def probe(
+        self, stamp: Stamp, number: int, probe: Probe, committed_at: int | None
+    ) -> None:
+        async with self._write(stamp) as tx:
+            await mint_probe(tx, number, probe, committed_at)
+
+    async def end_bisection(
+        self,
+        stamp: Stamp,
+        number: int,
+        culprit: str | None,
+        detail: str,
+        settings: QueueSettings | None,
+    ) -> None:
+        async with self._write(stamp, settings) as tx:
+            await end(tx, number, culprit, detail)
 
     async def note(self, stamp: Stamp, happening: Happening) -> None:
         async with self._write(stamp) as tx:

@@ -15,7 +15,7 @@ from domain.errors import NotFound, Permanent, Transient
 from domain.gate import clock
 from domain.identity import Fence, RequestId
 from domain.settings import QueueSettings, remote_id
-from stores.rows import Owed
+from stores.rows import Owed, Work
 from wiring.parts import Parts
 from wiring.recover import known_queues, owner_of, start_queues
 from workflows import ids
@@ -151,11 +151,13 @@ class Doctor:
 
 
 def _runs_under(queue: str, owed: Owed) -> str:
-    named = ids.hooks if owed.hooks_only else ids.build
-    return named(queue, owed.request)
+    named = {Work.BUILD: ids.build, Work.HOOKS: ids.hooks, Work.BISECT: ids.bisect}
+    return named[owed.kind](queue, owed.request)
 
 
 def _owes(owed: Owed) -> str:
-    if owed.hooks_only:
+    if owed.kind is Work.HOOKS:
         return "has events to deliver"
+    if owed.kind is Work.BISECT:
+        return "is bisected"
     return "is processing" if not owed.state.is_terminal else "owes its record"

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client
 
+from activities.bisect import BisectActivities
 from activities.buildrunner import BuildRunnerActivities
 from activities.hooks import HookActivities
 from activities.queue import StoreSteps
@@ -36,6 +37,7 @@ from stores.contract import Store
 from stores.write import SqlStore
 from wiring.wake import Waker
 from workflows import policies
+from workflows.bisect import BisectWorkflow
 from workflows.build import BuildWorkflow
 from workflows.buildsignal import BuildSignalWorkflow
 from workflows.hook import HookWorkflow
@@ -51,6 +53,7 @@ WORKFLOWS: Final = (
     RecordWorkflow,
     HookWorkflow,
     WatchWorkflow,
+    BisectWorkflow,
     CommandWorkflow,
 )
 
@@ -88,12 +91,13 @@ class Parts:
         steps = StoreSteps(self.store, self.config, self.extensions.projects)
         source = SourceControlActivities(self.store, self.config, self.extensions.source_control)
         runner = BuildRunnerActivities(self.store, self.config, self.extensions.runners)
+        bisect = BisectActivities(self.store, self.config, self.extensions.source_control)
         hooks = HookActivities(self.store, self.extensions.sinks)
         return [
             steps.ingest, steps.turn, steps.act, steps.observe, steps.fail,
             steps.facts, steps.announce,
             steps.dead_letter_record, steps.dead_letter_projects, steps.dead_letter_published,
-            source.look, source.ancestry, source.publish,
+            source.look, source.ancestry, source.publish, bisect.bisect,
             runner.trigger, runner.watch_build, runner.ask_once, runner.cancel,
             hooks.pending, hooks.deliver, hooks.bury,
         ]  # fmt: skip

@@ -17,9 +17,8 @@ from domain.identity import Fence
 from stores.rows import Committed, Happening
 from wiring.asking import start_of
 from workflows import ids, policies
-from workflows.buildsignal import BuildSignalWorkflow
 from workflows.hook import HookWorkflow
-from workflows.messages import HookInput, QueueInput
+from workflows.messages import QueueInput, RequestInput
 from workflows.queue import QueueWorkflow
 from workflows.steps import of_queue
 
@@ -46,8 +45,11 @@ class Waker:
         for number, attempt in committed.wake_builds:
             build = ids.buildsignal(queue, number, attempt)
             _ = self.poke(build, partial(self._news, build))
+        for number in committed.wake_bisections:
+            bisection = ids.bisect(queue, number)
+            _ = self.poke(bisection, partial(self._news, bisection))
         for number in committed.wake_hooks:
-            wake = partial(self._hooks, HookInput(fence, queue, number))
+            wake = partial(self._hooks, RequestInput(fence, queue, number))
             _ = self.poke(ids.hooks(queue, number), wake)
 
     def head_moved(self, fence: Fence, queue: str) -> asyncio.Task[None]:
@@ -81,10 +83,10 @@ class Waker:
             **start_of(fence, queue, self._task_queue),
         )
 
-    async def _news(self, build: str) -> None:
-        await self._client.get_workflow_handle(build).signal(BuildSignalWorkflow.news)
+    async def _news(self, workflow: str) -> None:
+        await self._client.get_workflow_handle(workflow).signal("news")
 
-    async def _hooks(self, ask: HookInput) -> None:
+    async def _hooks(self, ask: RequestInput) -> None:
         await self._client.start_workflow(
             HookWorkflow.run,
             ask,

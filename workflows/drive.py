@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
@@ -11,11 +12,12 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from domain.identity import Fence
-    from stores.rows import Owed
+    from stores.rows import Owed, Work
     from workflows import ids, policies
+    from workflows.bisect import BisectWorkflow
     from workflows.build import BuildWorkflow
     from workflows.hook import HookWorkflow
-    from workflows.messages import BuildInput, HookInput
+    from workflows.messages import BuildInput, RequestInput
     from workflows.steps import attributes, now_ms, of_queue
 
 
@@ -24,7 +26,7 @@ class Drive:
         self._fence = fence
         self._queue = queue
         self._closed = closed
-        self._driven: dict[tuple[int, bool], int] = {}
+        self._driven: dict[tuple[int, Work, bool], int] = {}
         self._live: set[int] = set()
 
     def forget(self) -> None:
@@ -32,15 +34,25 @@ class Drive:
         self._driven.clear()
 
     async def __call__(self, owed: Owed) -> None:
-        at, key = now_ms(), (owed.request, owed.overdue)
+        at, key = now_ms(), (owed.request, owed.kind, owed.overdue)
         recent = at - self._driven.get(key, -policies.DRIVE_AGAIN_MS) < policies.DRIVE_AGAIN_MS
-        if recent or (owed.request in self._live and not owed.overdue):
+        lives = owed.kind is Work.BUILD and owed.request in self._live
+        if recent or (lives and not owed.overdue):
             return
         self._driven[key] = at
         try:
-            await (self._hooks(owed) if owed.hooks_only else self._build(owed))
+            await self._start(owed)
         except WorkflowAlreadyStartedError:
             return
+
+    async def _start(self, owed: Owed) -> None:
+        match owed.kind:
+            case Work.BUILD:
+                await self._build(owed)
+            case Work.HOOKS:
+                await self._other(HookWorkflow.run, ids.hooks, owed)
+            case Work.BISECT:
+                await self._other(BisectWorkflow.run, ids.bisect, owed)
 
     async def _build(self, owed: Owed) -> None:
         reuse = (
@@ -60,15 +72,21 @@ class Drive:
         self._live.add(owed.request)
         handle.add_done_callback(lambda done: self._ended(owed.request, done))
 
-    async def _hooks(self, owed: Owed) -> None:
-        _ = await workflow.start_child_workflow(
-            HookWorkflow.run,
-            HookInput(self._fence, self._queue, owed.request),
-            id=ids.hooks(self._queue, owed.request),
+    async def _other(
+        self,
+        run: Callable[[Any, RequestInput], Awaitable[None]],
+        named: Callable[[str, int], str],
+        owed: Owed,
+    ) -> None:
+        handle = await workflow.start_child_workflow(
+            run,
+            RequestInput(self._fence, self._queue, owed.request),
+            id=named(self._queue, owed.request),
             search_attributes=of_queue(self._queue),
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             parent_close_policy=workflow.ParentClosePolicy.ABANDON,
         )
+        handle.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _ended(self, number: int, handle: asyncio.Task[None]) -> None:
         self._live.discard(number)

@@ -15,14 +15,14 @@ with workflow.unsafe.imports_passed_through():
     from activities.queue import RequestAsk
     from stores.rows import Delivery
     from workflows import policies
-    from workflows.messages import HookInput
+    from workflows.messages import RequestInput
     from workflows.steps import stamp, step, why
 
 
 @workflow.defn
 class HookWorkflow:
     @workflow.init
-    def __init__(self, ask: HookInput) -> None:
+    def __init__(self, ask: RequestInput) -> None:
         self._ask = ask
         self._woken = True
 
@@ -31,7 +31,7 @@ class HookWorkflow:
         self._woken = True
 
     @workflow.run
-    async def run(self, ask: HookInput) -> None:
+    async def run(self, ask: RequestInput) -> None:
         while self._woken:
             self._woken = False
             at = stamp(ask.fence, ask.queue)

@@ -29,6 +29,10 @@ def record(name: str, number: int) -> str:
     return f"{build(name, number)}/record"
 
 
+def bisect(name: str, number: int) -> str:
+    return f"bisect/{build(name, number)}"
+
+
 def hooks(name: str, number: int) -> str:
     return f"hooks/{build(name, number)}"
 

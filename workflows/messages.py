@@ -66,7 +66,9 @@ class RecordInput:
 
 
 @dataclass(frozen=True, slots=True)
-class HookInput:
+class RequestInput:
+    """Of what works on one request, beside its build: its hooks, its bisection."""
+
     fence: Fence
     queue: str
     request: int

@@ -78,6 +78,7 @@ WATCH: Final[dict[str, Any]] = {
     "task_queue": WATCH_QUEUE,
 }
 
+BISECT_AGAIN: Final = 60 * SECOND
 WATCH_AGAIN: Final = 60 * SECOND
 STANDS_STILL: Final = 30 * SECOND
 REPORT_WAIT: Final = 30 * SECOND

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from cli.output import NONE, plain, request_id, say, short, show, show_rows, when
+from cli.output import NONE, plain, request_id, short, show, show_rows, when
 from cli.verb import Here
 from domain.errors import Malformed, Misconfigured, NotFound, StoreOut
-from domain.fact import Exit, Require, verdict
+from domain.fact import Exit, Fact
 from domain.gate import Hold, asked, sentence
-from domain.identity import RequestId, commit_uri, queue_name
+from domain.identity import RequestId, queue_name
 from domain.request import State
 from domain.settings import QueueSettings
 from extensions.gitcommand import redact
 from stores.contract import Reader
-from stores.rows import Build, Covers, QueueState, Request
+from stores.ranges import Bisection
+from stores.rows import Build, Happening, QueueState, Request
 from wiring.settings import reading
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Such as monorepo/main")]
 AnyQueue = Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Default: all of them")]
 Only = Annotated[State | None, typer.Option("--state", help="Only those in this state")]
 Limit = Annotated[int, typer.Option(min=1, max=10_000, help="At most so many, newest first")]
-
-
-CommitArgument = Annotated[str, typer.Argument(metavar="COMMIT", help="Its full hash")]
-
-
-Project = Annotated[str, typer.Option(help="One project's own fact, in place of the repository's")]
-
-
-@dataclass(frozen=True)
-class Requiring:
-    require: Annotated[
-        Require, typer.Option(help="Its own fact, or else the verdict that covers it")
-    ] = Require.EXACT
-    project: Project = ""
 
 
 async def queues(here: Here) -> int:
@@ -74,32 +61,51 @@ async def requests(here: Here, queue: QueueName, state: Only = None, limit: Limi
     return Exit.GREEN
 
 
+@dataclass(frozen=True)
+class About:
+    """All that is known of one request."""
+
+    request: Request
+    builds: Sequence[Build]
+    fact: Fact | None
+    history: Sequence[Happening]
+    others: Sequence[Request]
+    bisection: Bisection | None
+
+    def lines(self) -> Iterator[str]:
+        found, fact = self.request, self.fact
+        yield f"{request_id(found)}  {found.state} ({found.cause or 'not ended'})"
+        yield f"commit  {found.uri}"
+        yield f"build   {found.strategy or 'none yet'}, on {found.base_uri or 'nothing'}"
+        yield f"fact    {f'{fact.verdict}, by request {fact.request}' if fact else 'none'}"
+        for build in self.builds:
+            yield f"attempt {build.attempt}  {build.status}  {build.url or build.id}"
+        for other in self.others:
+            yield f"also    {request_id(other)}  {other.state} ({other.cause or 'not ended'})"
+        yield from _search(self.bisection) if self.bisection else ()
+
+
 async def show_request(
     here: Here,
     request: Annotated[str, typer.Argument(help="Such as request/monorepo/main/7")],
 ) -> int:
     """One request: its builds, its commit's fact, and all that happened, in order."""
     parsed = RequestId.parse(request)
+    queue, number = parsed.queue, parsed.number
     async with reading(here.settings) as reader:
-        found = await reader.request(parsed.queue, parsed.number)
-        builds = await reader.builds(parsed.queue, parsed.number)
-        fact = await reader.fact(parsed.queue, found.uri)
-        history = await reader.history(parsed.queue, parsed.number)
-        attempts = await reader.attempts(parsed.queue, found.uri)
+        found = await reader.request(queue, number)
+        about = About(
+            found,
+            await reader.builds(queue, number),
+            await reader.fact(queue, found.uri),
+            await reader.history(queue, number),
+            [r for r in await reader.attempts(queue, found.uri) if r.number != number],
+            await reader.bisection(queue, number),
+        )
     if not here.json:
-        cause, base = found.cause or "not ended", found.base_uri or "nothing"
-        print(f"{request}  {found.state} ({cause})\ncommit  {found.uri}")
-        print(f"build   {found.strategy or 'none yet'}, on {base}")
-        print(f"fact    {f'{fact.verdict}, by request {fact.request}' if fact else 'none'}")
-        for build in builds:
-            print(f"attempt {build.attempt}  {build.status}  {build.url or build.id}")
-        for other in attempts:
-            if other.number != found.number:
-                print(f"also    {request_id(other)}  {other.state} ({other.cause or 'not ended'})")
-    data = {"request": found, "builds": builds, "fact": fact, "history": history}
-    data["attempts"] = [request_id(attempt) for attempt in attempts]
-    rows = [(when(row.at), row.kind, short(row.detail)) for row in history]
-    show_rows(here, data, ("at", "what", "why"), rows)
+        print("\n".join(about.lines()))
+    rows = [(when(row.at), row.kind, short(row.detail)) for row in about.history]
+    show_rows(here, about, ("at", "what", "why"), rows)
     return Exit.GREEN
 
 
@@ -115,87 +121,6 @@ async def explain(here: Here, queue: QueueName) -> int:
     lines += [f"{request_id(r)} waits since {when(r.accepted_at)}" for r in state.waiting]
     show(here, {"queue": name, "held": lines[0], "requests": lines[1:]}, "\n".join(lines))
     return Exit.GREEN
-
-
-async def last_green(here: Here, queue: QueueName, project: Project = "") -> int:
-    """The newest green commit of a queue, or of a project; exit code 3 when there is none."""
-    async with reading(here.settings) as reader:
-        name = await known(here, reader, queue)
-        green = (
-            await reader.last_green_of(name, project)
-            if project
-            else (await reader.queue(name)).last_green
-        )
-    uri = green.uri if green else None
-    found = {"queue": name, "project": project, "uri": uri, "request": green and request_id(green)}
-    show(here, found, uri or "")
-    if green is None:
-        say(f"{f'project {project} of ' if project else ''}queue {name} has no green commit yet")
-    return Exit.GREEN if green else Exit.UNKNOWN
-
-
-async def is_green(here: Here, queue: QueueName, commit: CommitArgument, how: Requiring) -> int:
-    """Whether a commit is green by its own fact: 0 green, 1 broken, 3 unknown, 8 pending."""
-    async with reading(here.settings) as reader:
-        name = await known(here, reader, queue)
-        covers = await reader.covers(name, commit_uri(commit))
-        if how.project:
-            fact = await reader.fact(name, covers.uri, how.project)
-            covers = Covers(covers.uri, fact, covers.attempts)
-    code = covers.answer(how.require)
-    answered = {"queue": name, "uri": covers.uri, "answer": code.name.lower(), "exit": int(code)}
-    asked = {
-        **answered,
-        "require": how.require,
-        "project": how.project,
-        "request": _named_in(name, covers),
-    }
-    show(here, {**asked, "fact": covers.fact, "cover": _cover(covers)}, _told(name, covers))
-    return code
-
-
-async def covers(here: Here, queue: QueueName, commit: CommitArgument) -> int:
-    """Which verdict covers a commit, built or not, and its green neighbours; 3 when none does."""
-    async with reading(here.settings) as reader:
-        name = await known(here, reader, queue)
-        found = await reader.covers(name, commit_uri(commit))
-    lines = [_told(name, found)]
-    for what, green in (("prior green", found.prior_green), ("next green", found.next_green)):
-        text = f"{green.uri} by {request_id(green)}" if green else "none"
-        lines.append(f"{what:<12} {text}")
-    data = {"queue": name, "uri": found.uri, "fact": found.fact, "cover": _cover(found)}
-    greens = {"prior_green": found.prior_green, "next_green": found.next_green}
-    show(here, data | greens, "\n".join(lines))
-    return Exit.GREEN if found.cover or found.fact else Exit.UNKNOWN
-
-
-def _told(queue: str, covers: Covers) -> str:
-    """Its own fact, else what covers it, else that nothing is known."""
-    if fact := covers.fact:
-        request = RequestId(queue, fact.request)
-        return f"{fact.verdict} by {request}, degree {fact.degree:g}, {when(fact.created_at)}"
-    under_way = next((r for r in covers.attempts if not r.state.is_terminal), None)
-    why = f"{request_id(under_way)} is {under_way.state}; " if under_way else ""
-    if covers.cover is None or covers.by is None:
-        last = covers.attempts[0] if covers.attempts else None
-        why = why or (f"{request_id(last)} is {last.state}" if last else "no request named it")
-        return f"{covers.answer().name.lower()}: no fact; {why.removesuffix('; ')}"
-    by = f"{request_id(covers.by)} at {short(covers.by.uri)} ({verdict(covers.cover.degree)})"
-    built = "yes" if any(attempt.admitted_at for attempt in covers.attempts) else "no"
-    return f"{covers.answer().name.lower()}: {why}covered by {by}, built: {built}"
-
-
-def _named_in(queue: str, covers: Covers) -> str | None:
-    number = covers.fact.request if covers.fact else None
-    number = number or (covers.attempts[0].number if covers.attempts else None)
-    return str(RequestId(queue, number)) if number else None
-
-
-def _cover(covers: Covers) -> dict[str, Any] | None:
-    if covers.cover is None or covers.by is None:
-        return None
-    by = {"request": request_id(covers.by), "commit": covers.by.uri}
-    return {**by, "degree": covers.cover.degree, "verdict": verdict(covers.cover.degree)}
 
 
 def configured_queues(here: Here) -> dict[str, QueueSettings]:
@@ -260,6 +185,15 @@ def _request_row(request: Request) -> tuple[str, ...]:
         when(request.accepted_at),
         when(request.ended_at),
     )
+
+
+def _search(found: Bisection) -> Iterator[str]:
+    """Its state, its culprit, and the path of its probes."""
+    ends = f"({short(found.good_uri)}, {short(found.bad_uri)}]"
+    yield f"bisect  {found.state}, in {ends}  {short(found.culprit_uri or '')}  {found.detail}"
+    for probe in found.probes:
+        verdict_ = probe.cause or probe.state
+        yield f"probe   {short(probe.uri)}  {verdict_}  {request_id(probe)}"
 
 
 def _waits(request: Request, builds: Sequence[Build]) -> str:

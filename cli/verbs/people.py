@@ -94,6 +94,20 @@ async def cancel(
     return Exit.NOT_ALLOWED if ended.cause else Exit.PENDING
 
 
+@dataclass(frozen=True)
+class Ending:
+    cancel: Annotated[bool, typer.Option("--cancel", help="End the search instead")] = False
+
+
+async def bisect(here: Here, request: RequestName, why: Why, how: Ending) -> int:
+    """Find the commit that broke a red request, by builds inside its range."""
+    parsed = RequestId.parse(request)
+    verb = Verb.CANCEL_BISECT if how.cancel else Verb.BISECT
+    done = await _by_the_queue(here, parsed.queue, why.act(verb, str(parsed.number)))
+    show(here, done, f"{done.kind}: {done.detail}; `lastgreen show {request}` says how it goes")
+    return Exit.GREEN
+
+
 async def letters(here: Here, queue: AnyQueue = None) -> int:
     """What waits for a person, newest first."""
     async with reading(here.settings) as reader:

@@ -49,6 +49,7 @@ class QueueTable(_Model):
     slot_grace: float | None = None
     cancel_grace: float | None = None
     watch_interval: float | None = None
+    bisect: str = "off"
 
     def settings(self) -> QueueSettings:
         given: dict[str, Any] = self.model_dump(exclude_unset=True, exclude={"hooks", "command"})

@@ -63,10 +63,16 @@ class SourceControl(Protocol):
         """
 
     async def commits_between(
-        self, base: str | None, head: str, *, cursor: str | None = None, limit: int = 500
+        self,
+        base: str | None,
+        head: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 500,
+        first_parent: bool = False,
     ) -> Page:
         """What ``head`` has and ``base`` has not, newest first, each once; ``NotFound`` when a
-        side or the cursor is not known.
+        side or the cursor is not known. ``first_parent``: without what was merged.
         """
 
     async def change_info(self, uri: str) -> Change:

@@ -90,8 +90,15 @@ class FakeSourceControl:
         return Promoted.MOVED
 
     async def commits_between(
-        self, base: str | None, head: str, *, cursor: str | None = None, limit: int = 500
+        self,
+        base: str | None,
+        head: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 500,
+        first_parent: bool = False,
     ) -> Page:
+        _ = first_parent  # nothing is merged here
         await self.answer("commits_between")
         if not {head, base or head} <= self.parents.keys():
             raise NotFound("a side is not known")

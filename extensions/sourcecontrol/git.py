@@ -223,16 +223,18 @@ class GitSourceControl:
         return Promoted.SAME if re.search("^=", answer, re.MULTILINE) else Promoted.MOVED
 
     async def commits_between(
-        self, base: str | None, head: str, *, cursor: str | None = None, limit: int = 500
+        self,
+        base: str | None,
+        head: str,
+        *,
+        cursor: str | None = None,
+        limit: int = 500,
+        first_parent: bool = False,
     ) -> Page:
         sides = (head,) if base is None else (head, base)
         skip = 0 if cursor is None else int(cursor) if _CURSOR.fullmatch(cursor) else None
-        span = (
-            f"--skip={skip or 0}",
-            f"--max-count={limit + 1}",
-            head,
-            *("^" + s for s in sides[1:]),
-        )
+        span = [f"--skip={skip or 0}", f"--max-count={limit + 1}", *sides[:1]]
+        span += ["^" + s for s in sides[1:]] + ["--first-parent"] * first_parent
         found = (await self._known(sides, "rev-list", "--date-order", *span, "--")).split()
         if skip is None or (skip and not found):
             raise NotFound(f"cursor {str(cursor)[:40]!r} is not one of these commits'")

@@ -11,7 +11,7 @@ from domain.request import Cause, State
 from tests.trunk import Trunk, running_trunk
 from workflows import ids, policies
 from workflows.hook import HookWorkflow
-from workflows.messages import HookInput
+from workflows.messages import RequestInput
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ async def test_a_hook_workflow_that_completed_delivers_what_comes_later(trunk: T
     calls = trunk.sink.calls
     await trunk.client.execute_workflow(
         HookWorkflow.run,
-        HookInput(trunk.fence, trunk.queue, 1),
+        RequestInput(trunk.fence, trunk.queue, 1),
         id=ids.hooks(trunk.queue, 1),
         task_queue=trunk.queue,
     )
