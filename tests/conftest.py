@@ -10,6 +10,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
+from tests.databases import end_shared
 from wiring.temporal import check_search_attributes
 
 TEMPORAL = str(Path(sysconfig.get_path("scripts")) / "temporal")
@@ -29,6 +30,13 @@ async def temporal() -> AsyncIterator[WorkflowEnvironment]:
     ) as environment:
         await check_search_attributes(environment.client)
         yield environment
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)
+async def databases() -> AsyncIterator[None]:
+    """A server of PostgreSQL ends on the loop that it was started on."""
+    yield
+    await end_shared()
 
 
 @pytest.fixture

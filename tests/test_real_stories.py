@@ -18,6 +18,7 @@ from domain.request import State, Strategy
 from domain.settings import QueueSettings
 from extensions.queueconfig.fake import FakeConfig
 from stores import schema
+from stores.engine import open_engine
 from stores.rows import Request
 from tests.stores.conftest import milliseconds
 from wiring.parts import Parts, TaskQueues, make_parts
@@ -96,7 +97,7 @@ async def real(client: Client, tmp_path: Path) -> AsyncIterator[Real]:
         client,
         FakeConfig(settings),
         data,
-        f"sqlite+aiosqlite:///{data / 'store.db'}",
+        open_engine(f"sqlite:///{data / 'store.db'}"),
         TaskQueues(QUEUE, f"{QUEUE}-builds"),
     )
     real = Real(tmp_path, parts, client)

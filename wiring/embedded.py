@@ -79,7 +79,7 @@ async def machine(
     async with _server(data, ports, say) as (note, ended):
         client = await _answering(note, ended)
         await check_search_attributes(client)
-        parts = make_parts(client, config, data, settings.store_url)
+        parts = make_parts(client, config, data, settings.open_engine())
         try:
             await schema.upgrade(parts.engine, int(time.time() * 1000))
             fence = await parts.store.fence()
@@ -101,7 +101,7 @@ async def working(settings: Settings, client: Client) -> AsyncIterator[None]:
 async def opened(settings: Settings, client: Client) -> AsyncIterator[Parts]:
     """The parts of a server and a store that are there already, and fit this program."""
     await check_search_attributes(client)
-    parts = make_parts(client, settings.queues(), settings.data, settings.store_url)
+    parts = make_parts(client, settings.queues(), settings.data, settings.open_engine())
     try:
         await schema.check(parts.engine)
         yield parts

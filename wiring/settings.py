@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.errors import StoreOut
 from extensions.queueconfig.contract import QueueConfig
 from extensions.queueconfig.toml import TomlConfig
 from stores import schema
 from stores.contract import Reader, Store
-from stores.engine import open_engine
+from stores.engine import Pool, open_engine
 from stores.reader import SqlReader
 from stores.write import SqlStore
 
@@ -31,7 +32,11 @@ class Settings(BaseSettings):
         default=Path(".lastgreen"), description="folder for store, mirrors and logs"
     )
     config: Path | None = Field(default=None, description=f"queues; default: {CONFIG}")
-    database_url: str | None = Field(default=None, description="default: SQLite in the data folder")
+    database_url: SecretStr | None = Field(
+        default=None, description="default: SQLite in the data folder"
+    )
+    pool_size: int = Field(default=10, ge=1, le=1000, description="connections kept")
+    pool_overflow: int = Field(default=10, ge=0, le=1000, description="how many may come on top")
     builds: int = Field(default=2, ge=1, le=64, description="builds at a time on this machine")
     namespace: str | None = None
 
@@ -39,9 +44,10 @@ class Settings(BaseSettings):
     def store_file(self) -> Path:
         return self.data / "store.db"
 
-    @property
-    def store_url(self) -> str:
-        return self.database_url or f"sqlite+aiosqlite:///{self.store_file}"
+    def open_engine(self) -> AsyncEngine:
+        named = self.database_url.get_secret_value() if self.database_url else None
+        url = named or f"sqlite:///{self.store_file}"
+        return open_engine(url, Pool(self.pool_size, self.pool_overflow))
 
     @property
     def written_config(self) -> Path:
@@ -63,7 +69,7 @@ async def reading(settings: Settings) -> AsyncIterator[Reader]:
             f"there is no store in {settings.data}: name its folder with --data, or "
             "make one with `lastgreen up`"
         )
-    engine = open_engine(settings.store_url)
+    engine = settings.open_engine()
     try:
         await schema.check(engine)
         yield SqlReader(engine)
@@ -75,7 +81,7 @@ async def reading(settings: Settings) -> AsyncIterator[Reader]:
 async def writing(settings: Settings) -> AsyncIterator[Store]:
     """For what needs no server; whoever writes tells the queue himself."""
     async with reading(settings):
-        engine = open_engine(settings.store_url)
+        engine = settings.open_engine()
         try:
             yield SqlStore(engine, lambda *_: None)
         finally:
@@ -83,8 +89,9 @@ async def writing(settings: Settings) -> AsyncIterator[Store]:
 
 
 async def upgrade(settings: Settings, now_ms: int) -> str:
-    settings.store_file.parent.mkdir(parents=True, exist_ok=True)
-    engine = open_engine(settings.store_url)
+    if settings.database_url is None:
+        settings.data.mkdir(parents=True, exist_ok=True)
+    engine = settings.open_engine()
     try:
         return await schema.upgrade(engine, now_ms)
     finally:

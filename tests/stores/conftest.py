@@ -6,14 +6,27 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from stores.engine import open_engine
+from tests.databases import KINDS, database
 from tests.stores.story import Backend, Story
 
 
-@pytest.fixture(params=["sqlite"])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    """The contract's parameter: every backend keeps it."""
-    return Backend(f"{request.param}+aiosqlite:///{tmp_path / 'store.db'}")
+@pytest_asyncio.fixture(params=KINDS)
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    """The contract's parameter: every database keeps it."""
+    async with database(request.param, tmp_path) as url:
+        yield Backend(url)
+
+
+@pytest_asyncio.fixture
+async def empty(backend: Backend, tmp_path: Path) -> AsyncIterator[AsyncEngine]:
+    """Of the same kind, without a table."""
+    async with database(backend.kind, tmp_path, empty=True) as url:
+        engine = open_engine(url)
+        yield engine
+        await engine.dispose()
 
 
 @pytest_asyncio.fixture

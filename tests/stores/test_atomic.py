@@ -13,7 +13,8 @@ from domain.request import Cause, State, Strategy
 from domain.results import ProjectResult
 from stores import tables as t
 from stores.engine import begin
-from stores.rows import DeadLetter, Delivering, Failure, RangePage
+from stores.ranges import RangePage
+from stores.rows import DeadLetter, Delivering, Failure
 from tests.stores.faults import fails_at_each_statement, statements_of
 from tests.stores.story import NOW, QUEUE, Story, a_request
 

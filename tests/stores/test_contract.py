@@ -61,6 +61,7 @@ async def test_what_is_committed_is_read_back_through_any_connection(
             "build_finished",
             "build_succeeded",
             "fact_recorded",
+            "project_facts_recorded",
             "coverage_recorded",
             "recorded",
         ]

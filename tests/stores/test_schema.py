@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.errors import Misconfigured
 from stores import schema
