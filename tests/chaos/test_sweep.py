@@ -1,0 +1,126 @@
+"""A worker is killed before and after each effect of a story: the end is as if it never died."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+from temporalio.client import Client
+
+from domain.request import State
+from tests.chaos.checker import Row
+from tests.chaos.gate import Plan, Point
+from tests.chaos.stories import PERIODIC, STORIES, OnDeath, Story, Told, tell
+
+pytestmark = pytest.mark.timeout(900)
+
+WHOLE: Final = os.environ.get("CHAOS") == "whole"
+AT_ONCE: Final = int(os.environ.get("CHAOS_AT_ONCE", "4"))
+
+
+@dataclass
+class Swept:
+    story: Story
+    reference: Told
+    runs: dict[Point, Told] = field(default_factory=dict[Point, Told])
+
+    def killed(self, name: str, phase: str) -> list[Told]:
+        mine = [p for p in self.runs if (p.name, p.phase) == (name, phase)]
+        return [self.runs[point] for point in mine if self.runs[point].deaths]
+
+    def must_hold(self) -> None:
+        for point, told in self.runs.items():
+            assert told.end == self.reference.end, f"killed {point}"
+        for name in self.story.claimed:
+            for phase in ("before", "after"):
+                assert self.killed(name, phase), f"nothing died {phase} {name}"
+
+
+async def sweep(
+    client: Client,
+    url: str,
+    story: Story,
+    points: Sequence[Point] | None = None,
+    *,
+    store_out: float = 0,
+    on_death: OnDeath | None = None,
+) -> Swept:
+    swept = Swept(story, await tell(client, url, story, None))
+    if points is None:
+        points = [p for p in swept.reference.points if p.name not in PERIODIC or p.nth == 1]
+        points = [p for p in points if WHOLE or story is STORIES["green"] or _is_claimed(story, p)]
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def run(point: Point) -> None:
+        async with places:
+            plan = Plan(point, store_out)
+            swept.runs[point] = await tell(client, url, story, plan, on_death)
+
+    async with asyncio.TaskGroup() as group:
+        for point in points:
+            group.create_task(run(point))
+    _print(swept)
+    return swept
+
+
+def _is_claimed(story: Story, point: Point) -> bool:
+    return point.name in story.claimed
+
+
+def _print(swept: Swept) -> None:
+    (name,) = [name for name, story in STORIES.items() if story is swept.story]
+    deaths = sum(told.deaths for told in swept.runs.values())
+    points = len(swept.reference.points)
+    print(f"{name}: {points} points, {len(swept.runs)} runs, {deaths} deaths")  # noqa: T201  # -s
+
+
+@pytest.mark.spec(
+    "V322", "V325", "V326", "V327", "V328", "V329", "V330", "V332", "V334", "V336", "V337",
+    "V338", "V339", "V343", "V344",
+)  # fmt: skip
+async def test_a_green_validation_survives_a_death_at_every_step(client: Client) -> None:
+    swept = await sweep(client, "", STORIES["green"])
+    swept.must_hold()
+    turns = [t for phase in ("before", "after") for t in swept.killed("store.turn", phase)]
+    seen = {_admission(rows["requests"], rows["builds"]) for t in turns for rows in t.at_death}
+    assert seen >= {"waits", "holds a slot, and has no build"}
+
+
+def _admission(requests: Sequence[Row], builds: Sequence[Row]) -> str:
+    if not requests:
+        return "none"
+    if requests[0]["state"] == State.ACCEPTED:
+        return "waits"
+    return "has a build" if builds else "holds a slot, and has no build"
+
+
+@pytest.mark.spec("V323", "V333")
+async def test_a_new_head_never_stands_beside_older_ones_that_wait(client: Client) -> None:
+    swept = await sweep(client, "", STORIES["backlog"])
+    swept.must_hold()
+    for told in swept.runs.values():
+        for rows in told.at_death:
+            assert len([r for r in rows["requests"] if r["state"] == State.ACCEPTED]) <= 1
+
+
+@pytest.mark.spec("V402")
+async def test_the_automatic_retry_is_made_once(client: Client) -> None:
+    swept = await sweep(client, "", STORIES["again"])
+    swept.must_hold()
+    seen: dict[str, set[Any]] = {"before": set(), "after": set()}
+    for point, told in swept.runs.items():
+        for rows in told.at_death if point.name == "store.turn" else ():
+            if rows["requests"] and rows["requests"][0]["state"] == State.FAILED:
+                seen[point.phase].add((len(rows["requests"]), len(rows["builds"])))
+    assert (1, 0) in seen["before"]
+    assert (2, 0) in seen["after"]
+
+
+@pytest.mark.spec("V324", "V331", "V340", "V341", "V342", "V401")
+@pytest.mark.parametrize("name", ["flake", "cancel", "refused", "rewind", "pause", "retry"])
+async def test_the_end_is_the_same_whatever_dies_on_the_way(client: Client, name: str) -> None:
+    (await sweep(client, "", STORIES[name])).must_hold()
