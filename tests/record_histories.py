@@ -39,6 +39,7 @@ from domain.errors import (
     StoreOut,
 )
 from domain.request import State
+from stores.ranges import Searching
 from tests.conftest import TEMPORAL
 from tests.extensions.commandbench import a_bench
 from tests.trunk import Trunk, running_trunk
@@ -134,7 +135,7 @@ async def cancelled_by_a_person(trunk: Trunk) -> Kept:
 async def cancelled_without_a_build(trunk: Trunk) -> Kept:
     trunk.runner.fail("find", RunnerOut("502"), 1_000)
     await trunk.report("A")
-    await trunk.until(lambda: asked(trunk))
+    await trunk.is_in("A", State.PROCESSING)
     await trunk.act(Verb.CANCEL, 1)
     await trunk.is_in("A", State.CANCELLED)
     return workflows_of(trunk, "build")
@@ -161,6 +162,24 @@ async def runner_out(trunk: Trunk) -> Kept:
 async def asked(trunk: Trunk) -> bool:
     """So its watcher waits."""
     return bool(trunk.runner.asked)
+
+
+async def searched(trunk: Trunk) -> Kept:
+    """A red range of four, whose third broke it: two probes, each built and recorded."""
+    await trunk.report("base")
+    await trunk.succeeds("base")
+    for uri in "ABCD":
+        trunk.source.land(uri)
+        trunk.runner.verdicts[uri] = "failed" if uri in "CD" else "succeeded"
+    await trunk.report("D")
+
+    async def is_over() -> bool:
+        found = await trunk.store.bisection(trunk.queue, 2)
+        return found is not None and found.state is Searching.FOUND
+
+    await trunk.until(is_over)
+    probe = workflows_of(trunk, "build", "record", number=3)
+    return {**probe, "queue": ids.queue(trunk.queue), "bisect": ids.bisect(trunk.queue, 2)}
 
 
 async def polled(trunk: Trunk) -> Kept:
@@ -277,10 +296,10 @@ async def store_out(trunk: Trunk) -> Kept:
     well = trunk.store.facts
     answers = iter([StoreOut("busy")] * 4)
 
-    async def facts(*arguments: Any) -> Any:
+    async def facts(*arguments: Any, **bisects: Any) -> Any:
         for error in answers:
             raise error
-        return await well(*arguments)
+        return await well(*arguments, **bisects)
 
     setattr(trunk.store, "facts", facts)  # noqa: B010 - as a fake would
     await trunk.succeeds("A")
@@ -288,7 +307,7 @@ async def store_out(trunk: Trunk) -> Kept:
 
 
 async def unrecordable(trunk: Trunk) -> Kept:
-    async def facts(*_: Any) -> Any:
+    async def facts(*_: Any, **__: Any) -> Any:
         raise Invariant("the row is not as it must be")
 
     setattr(trunk.store, "facts", facts)  # noqa: B010 - as a fake would
@@ -452,6 +471,7 @@ STORIES: Final[Mapping[str, Story]] = {
     "timed-out": Story(timed_out, OVERDUE),
     "lost": Story(lost),
     "confirmed": Story(confirmed, {"confirm_failures": 1}),
+    "searched": Story(searched, {"bisect": "auto"}),
     "driven-again": Story(driven_again),
     "rewritten": Story(rewritten),
     "ancestry": Story(ancestry),

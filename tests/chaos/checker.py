@@ -80,7 +80,7 @@ class Evidence:
 async def rows_of(engine: AsyncEngine, queue: str) -> dict[str, list[Row]]:
     tables = [table for table in t.metadata.sorted_tables if table is not t.installation]
     async with begin(engine, reads=True) as connection:
-        found = {}
+        found: dict[str, list[Row]] = {}
         for table in tables:
             query = sa.select(table).where(next(iter(table.c)) == queue)
             found[table.name] = [dict(row._mapping) for row in await connection.execute(query)]

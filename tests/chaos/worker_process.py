@@ -22,6 +22,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
 import domain.gate
+import stores.epoch
 import stores.write
 import wiring.recover
 import worker
@@ -30,6 +31,7 @@ from domain.errors import StoreOut
 from domain.settings import QueueSettings
 from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.contract import Order
+from extensions.projects.none import NoProjects
 from extensions.queueconfig.fake import FakeConfig
 from stores.contract import Reader, Writer
 from stores.engine import open_engine
@@ -92,7 +94,8 @@ def _about(arguments: tuple[Any, ...]) -> str:
             return f" {cause}"
         case (Act(verb=verb),):
             return f" {verb}"
-    return ""
+        case _:
+            return ""
 
 
 async def gated(
@@ -173,7 +176,10 @@ def make_parts(client: Client, job: Job, gate: Gate) -> Parts:
     far: Callable[..., Any] = partial(Far, gate, job.folder)
     source, remotes, sink = far("source"), far("remotes"), far("sink")
     runner = far("runner", has_own_key=True, pushes=True)
-    extensions = Extensions(lambda _: source, lambda _: remotes, lambda _: runner, lambda _: sink)
+    none = NoProjects()
+    extensions = Extensions(
+        lambda _: source, lambda _: remotes, lambda _: runner, lambda _: sink, lambda _: none
+    )
     builds = CommandActivities(job.folder / "builds", config.get)
     return Parts(engine, store, config, waker, extensions, builds, TaskQueues(job.queue))
 
@@ -211,9 +217,8 @@ async def work(job: Job) -> None:
         job.address, data_converter=pydantic_data_converter, interceptors=[Gated(gate)]
     )
     parts = make_parts(client, job, gate)
-    wiring.recover.raise_epoch = partial(  # type: ignore[assignment]
-        gated, gate, "recover", wiring.recover.raise_epoch
-    )
+    raise_it = partial(gated, gate, "recover", stores.epoch.raise_epoch)
+    setattr(wiring.recover, "raise_epoch", raise_it)  # noqa: B010 - imported there by name
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(worker.main_worker(client, parts))
         await stack.enter_async_context(worker.watch_worker(client, parts))

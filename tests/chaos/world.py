@@ -106,8 +106,8 @@ class World:
     async def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
-            while self.process.is_alive():  # never in a thread: starting others polls it too
-                await asyncio.sleep(0.01)  # noqa: ASYNC110  # a process sets no event
+            while self.process.is_alive():  # noqa: ASYNC110 - a process sets no event
+                await asyncio.sleep(0.01)  # never in a thread: starting others polls it too
             self.process.close()
             self.process = None
 
