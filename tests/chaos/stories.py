@@ -192,7 +192,7 @@ def end_of(e: Evidence) -> dict[str, Any]:
         "facts": sorted((f["uri"], f["request"], f["degree"]) for f in e.rows["facts"]),
         "ref": e.ref,
         "events": sorted({(event.type, event.request) for h in e.heard.values() for event in h}),
-        "builds": sorted((ran.key.partition("/")[2], ran.uri, ran.status) for ran in e.ran),
+        "builds": sorted((ran.key.partition(e.queue)[2], ran.uri, ran.status) for ran in e.ran),
         "dead letters": sorted((d["kind"], d["subject"], d["cause"]) for d in letters),
     }
 

@@ -60,10 +60,12 @@ async def sweep(
             plan = Plan(point, store_out)
             swept.runs[point] = await tell(client, url, story, plan, on_death)
 
-    async with asyncio.TaskGroup() as group:
-        for point in points:
-            group.create_task(run(point))
+    # Not a task group: one failure leaves the others to be told, too.
+    ended = await asyncio.gather(*map(run, points), return_exceptions=True)
     _print(swept)
+    for point, error in zip(points, ended, strict=True):
+        if error is not None:
+            raise AssertionError(f"{error!r} when killed {point}") from error
     return swept
 
 

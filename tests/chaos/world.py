@@ -43,6 +43,8 @@ NUMBERS: Final = itertools.count(1)
 PATIENCE: Final = 60.0
 SINK: Final = "fake"
 LOOK: Final = 0.03
+MIGRATION: Final = asyncio.Lock()
+"""What Alembic migrates stands in a global of its own: one store at a time."""
 FORKS: Final = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.chaos.worker_process"])
 
@@ -268,7 +270,8 @@ async def a_world(client: Client, url: str, **settings: Any) -> AsyncIterator[Wo
     }
     with tempfile.TemporaryDirectory(prefix="chaos") as folder:
         engine = open_engine(url or f"sqlite+aiosqlite:///{folder}/store.db")
-        await schema.upgrade(engine, int(time.time() * 1000))
+        async with MIGRATION:
+            await schema.upgrade(engine, int(time.time() * 1000))
         world = World(
             client,
             QueueSettings(queue, **(given | settings)),

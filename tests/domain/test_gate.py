@@ -29,11 +29,13 @@ from domain.gate import (
 from domain.request import Origin, Strategy
 
 X: Final = "x"
+GREEN_END: Final = "base"
 """The URI of the first that waits; A, B fly, G is another green one."""
 FLIGHTS: Final[tuple[list[Flying], ...]] = (
     [],
     [Flying(1, "a", 70)],
     [Flying(1, "a", 70), Flying(2, "b", 60)],
+    [Flying(1, "a", 70), Flying(2, "b", 60, Origin.PROBE)],
 )
 ANSWERS: Final = [None, *Ancestry]
 
@@ -53,10 +55,30 @@ class Case:
         return self.first.has_fact and self.first.origin in (Origin.HEAD, Origin.AUTO_RETRY)
 
     @property
+    def is_probe(self) -> bool:
+        return self.first.origin is Origin.PROBE
+
+    @property
+    def is_kept(self) -> bool:
+        """Whatever the slots are."""
+        return self.view.paused is not None or self.adopts or self.first.rival is not None
+
+    @property
+    def holders(self) -> list[Flying]:
+        """Who holds the slot that it waits for: probes never run beside each other."""
+        if len(self.view.in_flight) >= self.view.cap:
+            return list(self.view.in_flight)
+        probes = [f for f in self.view.in_flight if f.origin is Origin.PROBE]
+        return probes if self.is_probe else []
+
+    @property
     def is_free(self) -> bool:
         """Only what it descends from is still to be asked."""
-        kept = self.view.paused is not None or self.adopts or self.first.rival is not None
-        return not kept and len(self.view.in_flight) < self.view.cap
+        return not (self.is_kept or self.holders or self.is_probe)
+
+    @property
+    def heads(self) -> list[Flying]:
+        return [f for f in self.view.in_flight if f.origin is not Origin.PROBE]
 
     def descends_from(self, uri: str) -> Ancestry | None:
         return self.known.get((uri, X))
@@ -64,12 +86,12 @@ class Case:
     @property
     def bases(self) -> set[str]:
         green = self.view.last_green
-        return {flying.uri for flying in self.view.in_flight} | ({green} if green else set())
+        return {flying.uri for flying in self.heads} | ({green} if green else set())
 
 
 def every_case() -> Iterator[Case]:
     firsts = [
-        Waiting(5, X, origin, has_fact, rival)
+        Waiting(5, X, origin, has_fact, rival, GREEN_END if origin is Origin.PROBE else None)
         for origin, has_fact, rival in product(Origin, (False, True), (None, 3))
     ]
     answers = list(product(ANSWERS, repeat=3))
@@ -104,13 +126,17 @@ def nobody_is_built_beside_an_attempt_at_the_same_commit(case: Case) -> bool:
 
 def without_a_free_slot_it_waits_for_who_holds_them_since_the_oldest(case: Case) -> bool:
     held = isinstance(case.step, Hold) and case.step.reason is Reason.NO_FREE_SLOT
-    full = len(case.view.in_flight) >= case.view.cap
-    kept = case.view.paused is not None or case.adopts or case.first.rival is not None
-    if not full or kept:
+    if case.is_kept or not case.holders:
         return not held
-    holders = {1: (1,), 2: (1, 2)}[len(case.view.in_flight)]
-    since = {1: 70, 2: 60}[len(case.view.in_flight)]
-    return case.step == Hold(Reason.NO_FREE_SLOT, 5, holders, since)
+    since = 60 if any(holder.number == 2 for holder in case.holders) else 70
+    who = tuple(holder.number for holder in case.holders)
+    return case.step == Hold(Reason.NO_FREE_SLOT, 5, who, since)
+
+
+def a_probe_is_built_on_the_green_end_of_its_range_and_asks_nothing(case: Case) -> bool:
+    if not case.is_probe or case.is_kept or case.holders:
+        return True
+    return case.step == Admit(5, Strategy.INCREMENTAL, GREEN_END)
 
 
 def what_is_not_known_is_asked_and_nothing_else(case: Case) -> bool:
@@ -127,9 +153,7 @@ def what_is_not_known_is_asked_and_nothing_else(case: Case) -> bool:
 
 def who_is_not_on_top_of_all_in_flight_waits_for_those(case: Case) -> bool:
     strangers = tuple(
-        flying.number
-        for flying in case.view.in_flight
-        if case.descends_from(flying.uri) is not Ancestry.YES
+        flying.number for flying in case.heads if case.descends_from(flying.uri) is not Ancestry.YES
     )
     asks = any(case.descends_from(uri) is None for uri in case.bases)
     if not case.is_free or asks or not strangers:
@@ -139,7 +163,9 @@ def who_is_not_on_top_of_all_in_flight_waits_for_those(case: Case) -> bool:
 
 def who_may_be_admitted_is_built_on_a_green_ancestor_or_in_full(case: Case) -> bool:
     asks = any(case.descends_from(uri) is None for uri in case.bases)
-    on_top = all(case.descends_from(f.uri) is Ancestry.YES for f in case.view.in_flight)
+    on_top = all(case.descends_from(f.uri) is Ancestry.YES for f in case.heads)
+    if case.is_probe:
+        return True
     if not (case.is_free and on_top and not asks):
         return not isinstance(case.step, Admit)
     green = case.view.last_green
@@ -157,6 +183,7 @@ STATEMENTS: Final = (
     a_fact_is_adopted_and_only_by_who_did_not_ask_for_a_build,
     nobody_is_built_beside_an_attempt_at_the_same_commit,
     without_a_free_slot_it_waits_for_who_holds_them_since_the_oldest,
+    a_probe_is_built_on_the_green_end_of_its_range_and_asks_nothing,
     what_is_not_known_is_asked_and_nothing_else,
     who_is_not_on_top_of_all_in_flight_waits_for_those,
     who_may_be_admitted_is_built_on_a_green_ancestor_or_in_full,
@@ -189,6 +216,7 @@ VIEWS = st.builds(
             number=st.integers(1, 9),
             uri=st.sampled_from(URIS),
             admitted_at=st.integers(1, 9),
+            origin=st.sampled_from([Origin.HEAD, Origin.PROBE]),
         ),
         max_size=4,
     ),

@@ -57,7 +57,7 @@ def test_a_commit_may_be_dated_until_a_day_from_now(seconds: float | None, at: i
 A = "request/main/5"
 SENTENCES = {
     Reason.NOTHING_WAITS: "nothing waits; in flight: request/main/3 and request/main/4",
-    Reason.PAUSED: f"{A} waits: the queue is paused (release); `resume` admits it",
+    Reason.PAUSED: f"{A} waits: the queue is paused (release); `lastgreen resume` admits it",
     Reason.NO_FREE_SLOT: f"{A} waits for a slot held by request/main/3 and request/main/4 "
     "since 2023-11-14 22:13:20 UTC",
     Reason.SAME_COMMIT: f"{A} waits for request/main/3 and request/main/4, an attempt at the "
@@ -66,6 +66,7 @@ SENTENCES = {
     "on top of it",
     Reason.NOT_CONFIGURED: "the queue is not configured: heads wait until it is again",
     Reason.SOURCE_CONTROL: f"{A} waits for source control to say what it descends from",
+    Reason.NEXT: f"{A} is admitted with the queue's next turn",
 }
 
 

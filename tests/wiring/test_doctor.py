@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
 from domain.act import Act, Verb
-from domain.errors import Invariant, Refused
+from domain.errors import Refused, StoreOut
 from domain.event import EventType
 from domain.request import State
 from domain.settings import remote_id
@@ -93,9 +93,10 @@ async def test_a_record_and_a_delivery_that_nobody_works_on_are_named(
         await started(trunk)
         trunk.sink.out = ConnectionError("nobody hears")
         with monkeypatch.context() as patch:
-            patch.setattr(trunk.store, "facts", _refuses)
+            patch.setattr(trunk.store, "facts", _is_out)
             await trunk.build_ends("A", "succeeded")
-            await trunk.tells(1, "record_abandoned")
+            await trunk.is_in("A", State.SUCCEEDED)
+            await trunk.stays("A suc", seconds=0.5)
             await trunk.terminate(ids.build(trunk.queue, 1))
             (record,) = await findings(trunk)
         assert "request/" in record.what
@@ -116,8 +117,8 @@ async def _nothing_pends(trunk: Trunk) -> bool:
     return not await trunk.store.pending(trunk.queue, 1)
 
 
-async def _refuses(*_: Any) -> Any:
-    raise Invariant("must not be")
+async def _is_out(*_: Any, **__: Any) -> Any:
+    raise StoreOut("nobody can write")
 
 
 async def _heard(trunk: Trunk, kind: EventType, number: int) -> bool:

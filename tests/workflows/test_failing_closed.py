@@ -249,7 +249,7 @@ async def test_a_fact_that_cannot_be_written_is_told_and_tried_for_as_long_as_it
     monkeypatch.setattr(policies, "DRIVE_AGAIN_MS", 300)
     facts, tries = trunk.store.facts, 0
 
-    async def refuses(*_: Any) -> Any:
+    async def refuses(*_: Any, **__: Any) -> Any:
         nonlocal tries
         tries += 1
         raise error

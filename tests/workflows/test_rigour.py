@@ -37,11 +37,11 @@ class FailsFor:
     def __init__(self, call: Any, times: int, *, after: bool = False) -> None:
         self.call, self.times, self.after = call, times, after
 
-    async def __call__(self, *arguments: Any) -> Any:
+    async def __call__(self, *arguments: Any, **named: Any) -> Any:
         self.times -= 1
         if self.times >= 0 and not self.after:
             raise StoreOut("the database is gone")
-        answer = await self.call(*arguments)
+        answer = await self.call(*arguments, **named)
         if self.times >= 0:
             raise StoreOut("the answer was lost")
         return answer
