@@ -18,8 +18,9 @@ help: ## this list
 demo: $(VENV)/.runtime ## see a trunk go red and green again on this machine
 	@$(BIN)/lastgreen demo $(ARGS)
 
+# Files beside each other: most of a test's time is waiting for a server or a child.
 test: $(VENV)/.dev ## run the tests; ARGS="-k gate" passes options to pytest
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 coverage: $(VENV)/.dev ## run the tests and show what they miss
 	@$(BIN)/coverage run -m pytest $(ARGS)

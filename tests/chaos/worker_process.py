@@ -148,16 +148,16 @@ class Far:
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
         return partial(self._call, method)
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
         about = "".join(f" {a.attempt}" for a in arguments if isinstance(a, Order))
         with self._gate.effect(f"{self._part}.{method}{about}"):
-            return await ask(self._folder / "world", self._part, method, *arguments)
+            return await ask(self._folder / "world", self._part, method, *arguments, **named)
 
 
-async def ask(socket: Path, part: str, method: str, *arguments: Any) -> Any:
+async def ask(socket: Path, part: str, method: str, *arguments: Any, **named: Any) -> Any:
     reader, writer = await asyncio.open_unix_connection(socket)
     try:
-        writer.write(pickle.dumps((part, method, arguments)))
+        writer.write(pickle.dumps((part, method, arguments, named)))
         writer.write_eof()
         is_good, answer = pickle.loads(await reader.read())  # noqa: S301  # of our own test
     finally:

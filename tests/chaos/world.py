@@ -243,9 +243,9 @@ class World:
 async def _serve(
     parts: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    part, method, arguments = pickle.loads(await reader.read())  # noqa: S301  # our own worker's
+    part, method, given, named = pickle.loads(await reader.read())  # noqa: S301  # our worker's
     try:
-        answer = True, await getattr(parts[part], method)(*arguments)
+        answer = True, await getattr(parts[part], method)(*given, **named)
     except Exception as error:  # noqa: BLE001  # an answer as any
         answer = False, error
     with suppress(ConnectionError):  # who asked may be dead

@@ -96,21 +96,25 @@ async def test_a_record_and_a_delivery_that_nobody_works_on_are_named(
             patch.setattr(trunk.store, "facts", _is_out)
             await trunk.build_ends("A", "succeeded")
             await trunk.is_in("A", State.SUCCEEDED)
-            await trunk.stays("A suc", seconds=0.5)
-            await trunk.terminate(ids.build(trunk.queue, 1))
-            (record,) = await findings(trunk)
+            (record,) = await _ended_for_good(trunk, ids.build(trunk.queue, 1))
         assert "request/" in record.what
         assert "owes its record" in record.what
         await (await doctor(trunk)).fix()
         await trunk.recorded("A")
-        await trunk.terminate(ids.hooks(trunk.queue, 1))
-        (events,) = await findings(trunk)
+        (events,) = await _ended_for_good(trunk, ids.hooks(trunk.queue, 1))
         assert "has events to deliver" in events.what
         trunk.sink.out = None
         await (await doctor(trunk)).fix()
         await trunk.until(lambda: _heard(trunk, EventType.RECORDED, 1))
         await trunk.until(lambda: _agrees(trunk))
         await _the_watch_ended(trunk)
+
+
+async def _ended_for_good(trunk: Trunk, workflow: str) -> list[Finding]:
+    """What the doctor finds of it, while no queue can start it again."""
+    await _the_queue_ended(trunk)
+    await trunk.terminate(workflow)
+    return [found for found in await findings(trunk) if "its workflow" not in found.what]
 
 
 async def _nothing_pends(trunk: Trunk) -> bool:

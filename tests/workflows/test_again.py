@@ -24,6 +24,7 @@ from workflows import policies
 
 MINUTE = 20
 """Milliseconds, in these stories."""
+LONG_ENOUGH_TO_ACT = 2_000
 
 
 @pytest.fixture(autouse=True)
@@ -108,8 +109,9 @@ async def test_a_newer_head_ends_the_automatic_retry_that_is_due(
 
 @pytest.mark.spec("V383")
 async def test_an_automatic_retry_that_waits_is_superseded_by_a_newer_head_and_one_in_flight_is_not(
-    trunk: Trunk,
+    trunk: Trunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gate, "AGAIN_FIRST_MS", LONG_ENOUGH_TO_ACT)
     await trunk.report("A")
     await trunk.fails("A")
     refuse(trunk, 1)
@@ -128,14 +130,17 @@ async def test_an_automatic_retry_that_waits_is_superseded_by_a_newer_head_and_o
 
 
 @pytest.mark.spec("V384")
-async def test_a_paused_queue_makes_no_automatic_retry_until_it_is_resumed(trunk: Trunk) -> None:
+async def test_a_paused_queue_makes_no_automatic_retry_until_it_is_resumed(
+    trunk: Trunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "AGAIN_FIRST_MS", LONG_ENOUGH_TO_ACT)
     refuse(trunk, 1)
     await trunk.act(Verb.PAUSE)
     await trunk.report("A")
     await trunk.act(Verb.RESUME)
     await trunk.is_in("A", State.FAILED)
     await trunk.act(Verb.PAUSE)
-    await trunk.stays("A fai", seconds=0.5)
+    await trunk.stays("A fai", seconds=LONG_ENOUGH_TO_ACT / 1000 + 0.5)
     await trunk.act(Verb.RESUME)
     await trunk.until(lambda: _attempts(trunk, 2))
 

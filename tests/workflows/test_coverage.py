@@ -251,7 +251,7 @@ async def test_a_commit_on_top_of_a_broken_one_that_was_never_built_is_covered_n
     assert await trunk.states() == "Z suc, A pro, B sup, C sup, D acc"
     await trunk.fails("A")
     await trunk.succeeds("D")
-    assert [await trunk.is_green(uri) for uri in "ABD"] == [
+    assert [await trunk.is_green(uri) for uri in ("A", "B", "D")] == [
         Exit.BROKEN,
         Exit.UNKNOWN,
         Exit.GREEN,
@@ -259,7 +259,7 @@ async def test_a_commit_on_top_of_a_broken_one_that_was_never_built_is_covered_n
     covers = await trunk.store.covers(trunk.queue, "B")
     assert covers.by is not None
     assert (covers.by.number, covers.by.uri, covers.fact) == (5, "D", None)
-    answers = [await trunk.is_green(uri, COVERED) for uri in "ABD"]
+    answers = [await trunk.is_green(uri, COVERED) for uri in ("A", "B", "D")]
     assert answers == [Exit.BROKEN, Exit.GREEN, Exit.GREEN]
     await trunk.act(Verb.RETRY, 3)
     await trunk.fails("B")
