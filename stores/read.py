@@ -155,13 +155,20 @@ async def paused_reason(connection: AsyncConnection, queue: str) -> str | None:
 
 
 async def history_of(connection: AsyncConnection, queue: str, subject: str) -> list[Happening]:
+    return await _happened(connection, queue, t.history.c.subject == subject)
+
+
+async def audit_of(connection: AsyncConnection, queue: str) -> list[Happening]:
+    return await _happened(connection, queue, t.history.c.actor.is_not(None))
+
+
+async def _happened(
+    connection: AsyncConnection, queue: str, which: sa.ColumnElement[bool]
+) -> list[Happening]:
     h = t.history.c
-    query = (
-        sa.select(h.queue, h.subject, h.kind, h.occurrence, h.at, h.detail, h.actor)
-        .where(h.queue == queue, h.subject == subject)
-        .order_by(h.seq)
-    )
-    return [Happening(*row) for row in await connection.execute(query)]
+    query = sa.select(h.queue, h.subject, h.kind, h.occurrence, h.at, h.detail, h.actor)
+    rows = await connection.execute(query.where(h.queue == queue, which).order_by(h.seq))
+    return [Happening(*row) for row in rows]
 
 
 async def pausing(connection: AsyncConnection, queue: str) -> Happening | None:

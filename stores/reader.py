@@ -20,6 +20,7 @@ from stores.engine import begin
 from stores.ranges import Bisection, Covers
 from stores.read import (
     R,
+    audit_of,
     builds_of,
     check_fence,
     count_history,
@@ -34,7 +35,6 @@ from stores.read import (
     pausing,
     read_letter,
     read_stage,
-    subject_of,
     the_request,
     top,
 )
@@ -143,7 +143,7 @@ class SqlReader:
 
     async def audit(self, queue: str) -> Sequence[Happening]:
         async with begin(self._engine, reads=True) as connection:
-            return await history_of(connection, queue, subject_of(queue))
+            return await audit_of(connection, queue)
 
     async def is_told(self, queue: str, number: int, kinds: Sequence[str]) -> bool:
         async with begin(self._engine, reads=True) as connection:

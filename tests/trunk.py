@@ -38,6 +38,7 @@ from extensions.queueconfig.fake import FakeConfig
 from extensions.sourcecontrol.fake import FakeRemotes, FakeSourceControl
 from stores import schema
 from stores.engine import open_engine
+from stores.read import subject_of
 from stores.rows import Answer, Failure, Happening, QueueState, Request, Stamp
 from stores.write import SqlStore
 from wiring.asking import Asking
@@ -106,9 +107,9 @@ class Trunk:
 
     async def audit(self, number: int | None = None) -> list[tuple[str, str | None]]:
         """What people did, and who."""
-        told = self.store.audit(self.queue) if number is None else None
-        rows = await (told or self.store.history(self.queue, number or 0))
-        return [(row.kind, row.actor) for row in rows if row.actor]
+        subject = subject_of(self.queue) if number is None else str(number)
+        rows = await self.store.audit(self.queue)
+        return [(row.kind, row.actor) for row in rows if row.subject == subject]
 
     async def report(self, *uris: str) -> list[str]:
         """Each lands on top of the last and is reported, one after another."""

@@ -109,6 +109,16 @@ async def show_request(
     return Exit.GREEN
 
 
+async def audit(here: Here, queue: QueueName) -> int:
+    """Who did what, when and why, refusals included; oldest first."""
+    async with reading(here.settings) as reader:
+        name = await known(here, reader, queue)
+        told = await reader.audit(name)
+    rows = [(when(r.at), r.actor or NONE, r.kind, r.subject, short(r.detail)) for r in told]
+    show_rows(here, told, ("at", "who", "what", "about", "why"), rows)
+    return Exit.GREEN
+
+
 async def explain(here: Here, queue: QueueName) -> int:
     """In plain words: what every request that has not ended waits for, and since when."""
     async with reading(here.settings) as reader:

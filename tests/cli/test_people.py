@@ -75,6 +75,8 @@ def test_a_paused_queue_says_who_and_why_and_goes_on_when_it_is_resumed(machine:
     assert told.startswith(f"{request} waits: the queue is paused (the disk is full)")
     assert machine.ask("resume", QUEUE, "--reason", "it is empty").returncode == 0
     machine.state(request, "succeeded")
+    signed = [(row["kind"], row["detail"]) for row in machine.answer("audit", QUEUE)]
+    assert signed == [("paused", "the disk is full"), ("resumed", "it is empty")]
 
 
 def test_a_build_is_cancelled_and_its_commit_retried(machine: Machine) -> None:
