@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -260,8 +261,7 @@ async def test_after_a_restore_nothing_that_the_lost_store_gave_out_comes_again(
             trunk.source.land(commit)
             await trunk.look()
             lost.add(f"{(await trunk.request(commit)).number}")
-            await trunk.parts.engine.dispose()
-            shutil.copy(copy, tmp_path / "store.db")
+            await asyncio.to_thread(_put_in_place, copy, tmp_path / "store.db")
             await recovered(trunk, Verb.RESTORE)
             epochs.append(trunk.fence.epoch)
             request = (await trunk.look()).request
@@ -276,6 +276,12 @@ async def test_after_a_restore_nothing_that_the_lost_store_gave_out_comes_again(
         assert len([b for b in trunk.runner.builds.values() if b.order.head_uri == "B"]) == 1
         assert ("restored", "ada") in await trunk.audit()
         await trunk.succeeds("D")
+
+
+def _put_in_place(copy: Path, store: Path) -> None:
+    """Page by page in one transaction: the worker has the store open."""
+    with closing(sqlite3.connect(copy)) as old, closing(sqlite3.connect(store)) as live:
+        old.backup(live)
 
 
 async def _copied(trunk: Trunk, folder: Path) -> Path:
