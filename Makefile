@@ -10,7 +10,7 @@ OTHER := name another interpreter, such as: make PYTHON=python3.12
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test coverage check format bench histories pins clean
+.PHONY: help demo test coverage check format bench chaos histories pins clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ format: $(VENV)/.dev ## lay out the code and repair what ruff can
 
 bench: $(VENV)/.dev ## the short measurements
 	@$(BIN)/python -m benchmarks.short $(ARGS)
+
+chaos: $(VENV)/.dev ## queues that live through kills and outages; ARGS="--seeds 200"
+	@$(BIN)/python -m tests.chaos.life $(ARGS)
+	@CHAOS=whole $(BIN)/python -m pytest -q tests/chaos/test_sweep.py
 
 histories: $(VENV)/.dev ## record histories of the workflows as they are now
 	@$(BIN)/python -m tests.record_histories $(ARGS)

@@ -6,19 +6,25 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from temporalio.client import Client
 
+from domain.act import Act, Verb
 from domain.request import State
 from tests.chaos.checker import Row
 from tests.chaos.gate import Plan, Point
 from tests.chaos.stories import PERIODIC, STORIES, OnDeath, Story, Told, tell
+from tests.chaos.world import World
+from tests.databases import KINDS, database
 
 pytestmark = pytest.mark.timeout(900)
 
 WHOLE: Final = os.environ.get("CHAOS") == "whole"
+OUT: Final = 3.0
+"""Seconds; longer than the steps that are tried a few times only would wait."""
 AT_ONCE: Final = int(os.environ.get("CHAOS_AT_ONCE", "4"))
 
 
@@ -32,9 +38,12 @@ class Swept:
         mine = [p for p in self.runs if (p.name, p.phase) == (name, phase)]
         return [self.runs[point] for point in mine if self.runs[point].deaths]
 
-    def must_hold(self) -> None:
+    def must_end_alike(self) -> None:
         for point, told in self.runs.items():
-            assert told.end == self.reference.end, f"killed {point}"
+            assert told.end == self.reference.end, f"at {point}"
+
+    def must_hold(self) -> None:
+        self.must_end_alike()
         for name in self.story.claimed:
             for phase in ("before", "after"):
                 assert self.killed(name, phase), f"nothing died {phase} {name}"
@@ -48,10 +57,14 @@ async def sweep(
     *,
     store_out: float = 0,
     on_death: OnDeath | None = None,
+    is_thin: bool = False,
 ) -> Swept:
+    """``is_thin``: after the first effect of each name only, unless the whole is asked for."""
     swept = Swept(story, await tell(client, url, story, None))
     if points is None:
         points = [p for p in swept.reference.points if p.name not in PERIODIC or p.nth == 1]
+        if is_thin and not WHOLE:
+            points = [p for p in points if (p.nth, p.phase) == (1, "after")]
         points = [p for p in points if WHOLE or story is STORIES["green"] or _is_claimed(story, p)]
     places = asyncio.Semaphore(AT_ONCE)
 
@@ -84,8 +97,12 @@ def _print(swept: Swept) -> None:
     "V322", "V325", "V326", "V327", "V328", "V329", "V330", "V332", "V334", "V336", "V337",
     "V338", "V339", "V343", "V344",
 )  # fmt: skip
-async def test_a_green_validation_survives_a_death_at_every_step(client: Client) -> None:
-    swept = await sweep(client, "", STORIES["green"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_green_validation_survives_a_death_at_every_step(
+    client: Client, tmp_path: Path, kind: str
+) -> None:
+    async with database(kind, tmp_path) as url:
+        swept = await sweep(client, url if kind == "postgresql" else "", STORIES["green"])
     swept.must_hold()
     turns = [t for phase in ("before", "after") for t in swept.killed("store.turn", phase)]
     seen = {_admission(rows["requests"], rows["builds"]) for t in turns for rows in t.at_death}
@@ -126,3 +143,23 @@ async def test_the_automatic_retry_is_made_once(client: Client) -> None:
 @pytest.mark.parametrize("name", ["flake", "cancel", "refused", "rewind", "pause", "retry"])
 async def test_the_end_is_the_same_whatever_dies_on_the_way(client: Client, name: str) -> None:
     (await sweep(client, "", STORIES[name])).must_hold()
+
+
+async def _namespace_too(w: World) -> Act:
+    await w.lose_namespace()
+    return Act(f"recover-{w.deaths}", Verb.RECOVER, "ada", "the namespace is gone")
+
+
+@pytest.mark.spec("V345")
+async def test_recover_comes_to_the_same_end_wherever_the_namespace_was_lost(
+    client: Client,
+) -> None:
+    swept = await sweep(client, "", STORIES["green"], on_death=_namespace_too, is_thin=True)
+    swept.must_end_alike()
+    assert any(told.deaths for told in swept.runs.values())
+
+
+async def test_an_outage_of_the_store_at_any_step_only_delays_the_end(client: Client) -> None:
+    swept = await sweep(client, "", STORIES["green"], store_out=OUT, is_thin=True)
+    swept.must_end_alike()
+    assert not any(told.deaths for told in swept.runs.values())

@@ -47,6 +47,7 @@ WRITES: Final = [name for name in vars(Writer) if not name.startswith("_")]
 READS: Final = [name for name in vars(Reader) if not name.startswith("_")]
 STICKY: Final = timedelta(seconds=0.2)
 OUT: Final = "store-is-out"
+UP: Final = "is-up"
 """While a file of that name is in the folder, the store cannot be reached."""
 
 
@@ -226,7 +227,7 @@ async def work(job: Job) -> None:
             await recover(client, parts, job.by, int(time.time() * 1000))
         else:
             await start_queues(client, parts, await parts.store.fence(), alone=True)
-        (job.folder / "is-up").touch()
+        (job.folder / UP).touch()
         await asyncio.Event().wait()
 
 

@@ -34,7 +34,7 @@ from stores.reader import SqlReader
 from stores.rows import Happening
 from tests.chaos.checker import Evidence, Ran, Row, newest, rows_of
 from tests.chaos.gate import Plan, Point, passed
-from tests.chaos.worker_process import Job, main
+from tests.chaos.worker_process import UP, Job, main
 from wiring.asking import Asking
 from wiring.wake import Waker
 from workflows import ids
@@ -99,7 +99,7 @@ class World:
 
     def start(self, plan: Plan | None = None, by: Act | None = None) -> None:
         address = self.client.service_client.config.target_host
-        (self.folder / "is-up").unlink(missing_ok=True)
+        (self.folder / UP).unlink(missing_ok=True)
         job = Job(address, self.settings, self.url, self.folder, plan, by, self.again_ms)
         self.process = FORKS.Process(target=main, args=(job,), daemon=True)
         self.process.start()

@@ -94,7 +94,7 @@ class Meeting:
             await asyncio.wait([first, here], return_when=asyncio.FIRST_COMPLETED)
             here.cancel()
             second = asyncio.ensure_future(_outcome(other))
-            await asyncio.wait([second], timeout=0.003)
+            await asyncio.wait([second], timeout=0.003 if self.holds_queue else 0.1)
             if self.holds_queue and not first.done():
                 assert not second.done()
             self._go_on.set()
