@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import sysconfig
 import traceback
@@ -109,6 +110,10 @@ class Life:
         self.world.runner.fail("status", RunnerOut("chaos: 500"), 2)
         self.world.runner.lose_answer("trigger")
 
+    async def deafness(self) -> None:
+        """From now on, or no longer: a cancel is accepted, and the build runs on."""
+        self.world.runner.is_deaf = not self.world.runner.is_deaf
+
     async def sink_outage(self) -> None:
         self.world.sink.out = ConnectionError("chaos: nobody hears")
         await asyncio.sleep(OUTAGE)
@@ -146,7 +151,7 @@ class Life:
 WHAT_MAY_HAPPEN: Final[Sequence[Callable[[Life], Awaitable[None]]]] = (
     *(Life.push, Life.push, Life.push, Life.builds_end, Life.builds_end, Life.kill, Life.kill),
     *(Life.force_push, Life.webhook_twice, Life.pause, Life.resume, Life.cancel, Life.retry),
-    *(Life.store_outage, Life.source_outage, Life.runner_outage, Life.sink_outage),
+    *(Life.deafness, Life.store_outage, Life.source_outage, Life.runner_outage, Life.sink_outage),
 )
 
 
@@ -155,6 +160,9 @@ async def live(client: Client, seed: int, url: str = "") -> Lived:
     given = {
         "max_concurrent": random.choice((1, 1, 2, 3)),
         "confirm_failures": random.choice((0, 1)),
+        "validation_timeout": random.choice((14_400, 14_400, 2)),
+        "cancel_grace": 1,
+        "slot_grace": 5,
     }
     async with a_world(client, url, **given) as world:
         life = Life(world, random)
@@ -216,4 +224,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # the SDK's threads can crash an interpreter that winds down

@@ -136,7 +136,7 @@ class World:
             assert fact.is_green is (owner.cause is Cause.BUILD_SUCCEEDED)
 
 
-@pytest.mark.spec("V129")
+@pytest.mark.spec("V129", "V67")
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
