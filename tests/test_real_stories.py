@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 from temporalio.client import Client
 
 import worker
@@ -18,7 +19,9 @@ from domain.request import State, Strategy
 from domain.settings import QueueSettings
 from extensions.queueconfig.fake import FakeConfig
 from stores import schema
-from stores.engine import open_engine
+from stores import tables as t
+from stores.engine import begin, open_engine
+from stores.ranges import Bisection, Searching
 from stores.rows import Request
 from tests.stores.conftest import milliseconds
 from wiring.parts import Parts, TaskQueues, make_parts
@@ -56,6 +59,14 @@ class Real:
         self.git("commit", "-qm", name)
         return self.git("rev-parse", "HEAD")
 
+    def merge(self, base: str, *names: str) -> tuple[list[str], str]:
+        """The commits of a side branch from ``base``, and their merge into main."""
+        self.git("checkout", "-q", "-b", f"side-{names[0]}", base)
+        side = [self.commit(name) for name in names]
+        self.git("checkout", "-q", "main")
+        self.git("merge", "-q", "--no-ff", "-m", f"Merge {names[0]}", f"side-{names[0]}")
+        return side, self.git("rev-parse", "HEAD")
+
     async def poke(self) -> None:
         await self.parts.waker.head_moved(await self.parts.store.fence(), QUEUE)
 
@@ -67,6 +78,21 @@ class Real:
             in_state = attempts and (state is None or attempts[0].state is state)
             if in_state and (attempts[0].recorded_at or not recorded):
                 return attempts[0]
+            await asyncio.sleep(0.05)
+        raise AssertionError(await self.parts.store.requests(QUEUE))
+
+    async def covered(self, number: int) -> list[tuple[str, int]]:
+        """Commits that this request's verdict covers, and their places."""
+        c = t.coverage.c
+        query = sa.select(c.uri, c.offset).where(c.queue == QUEUE, c.request == number)
+        async with begin(self.parts.engine, reads=True) as connection:
+            return [(uri, offset) for uri, offset in await connection.execute(query)]
+
+    async def searched(self, number: int) -> Bisection:
+        for _ in range(600):
+            found = await self.parts.store.bisection(QUEUE, number)
+            if found is not None and found.state is not Searching.RUNNING:
+                return found
             await asyncio.sleep(0.05)
         raise AssertionError(await self.parts.store.requests(QUEUE))
 
@@ -90,6 +116,7 @@ async def real(client: Client, tmp_path: Path) -> AsyncIterator[Real]:
         shell=True,
         promote="verified-main",
         rewind_confirm=0.5,
+        bisect="auto",
     )
     data = tmp_path / "data"
     data.mkdir()
@@ -167,3 +194,42 @@ async def test_a_rewind_and_the_return(real: Real) -> None:
         kinds = [row.kind for row in await real.parts.store.history(QUEUE, number)]
         assert "recorded" in kinds
         assert "admitted" not in kinds
+
+
+@pytest.mark.spec("V216")
+async def test_every_commit_that_a_merge_brings_is_covered_once(real: Real) -> None:
+    real.let_builds_end()
+    a = real.commit("A")
+    await real.poke()
+    await real.until(a, recorded=True)
+    b = real.commit("B")
+    side, merge = real.merge(a, "X", "Y")
+    d = real.commit("D")
+    await real.poke()
+    done = await real.until(d, recorded=True)
+    wanted = {b, *side, merge, d}
+    assert wanted == set(real.git("rev-list", f"{a}..{d}").split())
+    rows = await real.covered(done.number)
+    assert sorted(uri for uri, _ in rows) == sorted(wanted)
+    assert len({offset for _, offset in rows}) == len(wanted)
+    known = await real.parts.store.covers(QUEUE, a)
+    assert known.cover is None or known.cover.request != done.number
+
+
+@pytest.mark.spec("V406")
+async def test_a_merge_that_broke_the_trunk_is_named_as_that_merge(real: Real) -> None:
+    """Neither commit of the side branch is built, although the first of them is the broken one."""
+    real.let_builds_end()
+    a = real.commit("A")
+    await real.poke()
+    await real.until(a, recorded=True)
+    b = real.commit("B")
+    side, merge = real.merge(a, "red", "Y")
+    real.commit("C")
+    head = real.commit("D")
+    await real.poke()
+    done = await real.until(head, state=State.FAILED, recorded=True)
+    found = await real.searched(done.number)
+    assert (found.state, found.culprit_uri, found.good_uri) == (Searching.FOUND, merge, b)
+    requests = await real.parts.store.requests(QUEUE, limit=100)
+    assert not {r.uri for r in requests} & set(side)
