@@ -296,8 +296,9 @@ class Trunk:
 
     async def end_all(self) -> None:
         query = f"LastgreenQueue = '{self.queue}' AND ExecutionStatus = 'Running'"
-        running = [w.id async for w in self.client.list_workflows(query)]
-        for workflow_id in {*running, ids.queue(self.queue)}:
+        running = {w.id async for w in self.client.list_workflows(query)}
+        # Whoever waits for another ends first, so that nobody sees its child end.
+        for workflow_id in [ids.queue(self.queue), *sorted(running, key=len)]:
             await self.terminate(workflow_id)
 
     async def triggered(self, number: int = 1, attempt: int = 1) -> str:

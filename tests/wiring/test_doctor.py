@@ -160,6 +160,8 @@ async def test_a_workflow_of_an_older_epoch_is_named(client: Client, tmp_path: P
         trunk.runner.pushes = False
         trunk.runner.hang("status")
         await started(trunk)
+        await trunk.until(lambda: _asked(trunk))
+        await trunk.until(lambda: _queue_rests(trunk))
         act = Act("1", Verb.RECOVER, "ada", "why not")
         now = int(time.time() * 1000)
         await raise_epoch(trunk.parts.engine, act, now)
@@ -168,6 +170,15 @@ async def test_a_workflow_of_an_older_epoch_is_named(client: Client, tmp_path: P
         await recover(client, trunk.parts, act, now + 1)
         await trunk.until(lambda: _agrees(trunk))
         await _the_watch_ended(trunk)
+
+
+async def _asked(trunk: Trunk) -> bool:
+    return bool(trunk.runner.asked)
+
+
+async def _queue_rests(trunk: Trunk) -> bool:
+    about = (await trunk.handle.describe()).raw_description
+    return not about.pending_activities and not about.HasField("pending_workflow_task")
 
 
 async def test_a_ref_that_is_not_at_last_green_is_named(client: Client, tmp_path: Path) -> None:
