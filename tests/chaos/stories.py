@@ -203,6 +203,7 @@ async def tell(
     """One run: whatever the plan does on the way, everything is proven at its end."""
     async with a_world(client, url, **story.settings) as w:
         w.runner.refused, w.again_ms, w.on_death = story.refused, story.again_ms, on_death
+        w.patience += 2 * plan.store_out if plan else 0  # starting many of them takes long, too
         if story.prelude is not None:
             w.start()
             await story.prelude(w)

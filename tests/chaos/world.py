@@ -84,6 +84,7 @@ class World:
     starts: int = 0
     at_death: list[Mapping[str, Sequence[Row]]] = field(default_factory=list)
     """What the store held whenever a worker had died."""
+    patience: float = PATIENCE
     on_death: Callable[[World], Awaitable[Act | None]] | None = None
     """What else is lost with a worker; who asks for a recover, where it must be one."""
 
@@ -125,7 +126,7 @@ class World:
             self.start(by=by)
 
     async def until(self, reached: Callable[[], Awaitable[bool]], what: str = "") -> None:
-        limit = time.monotonic() + PATIENCE
+        limit = time.monotonic() + self.patience
         while not await reached():
             await self.look_after()
             assert time.monotonic() < limit, await self.what_stands(what)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,8 +34,8 @@ def lastgreen(folder: Path, *arguments: str, **more: str) -> subprocess.Complete
     )  # fmt: skip
 
 
-def answer(folder: Path, *arguments: str) -> Any:
-    return json.loads(lastgreen(folder, *arguments, "--json").stdout)
+def answer(folder: Path, *arguments: str, **more: str) -> Any:
+    return json.loads(lastgreen(folder, *arguments, "--json", **more).stdout)
 
 
 class Up:
@@ -89,3 +90,11 @@ def up(folder: Path, *arguments: str) -> AbstractContextManager[Up]:
 def server_pid(data: Path) -> int:
     pid: int = json.loads((data / "server.json").read_text())["pid"]
     return pid
+
+
+def free_ports() -> tuple[int, int]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        return one.getsockname()[1], two.getsockname()[1]

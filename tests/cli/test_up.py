@@ -16,7 +16,7 @@ import pytest
 from temporalio.client import Client
 
 from stores import schema
-from tests.cli.command import Up, answer, lastgreen, server_pid, up
+from tests.cli.command import Up, answer, free_ports, lastgreen, server_pid, up
 from tests.extensions.processes import is_alive, is_written
 from tests.extensions.remote import Remote
 
@@ -246,14 +246,6 @@ def test_killed_in_the_middle_of_a_build(tmp_path: Path) -> None:
     with up(tmp_path, *arguments) as running:
         running.until("Temporal UI")
     assert "ended" not in running.said, "each is said once"
-
-
-def free_ports() -> tuple[int, int]:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as two,
-    ):
-        return one.getsockname()[1], two.getsockname()[1]
 
 
 def until_true(reached: Callable[[], bool], seconds: float) -> None:
