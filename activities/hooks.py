@@ -34,6 +34,15 @@ class DeliverAsk:
     delivery: Delivery
 
 
+@asynccontextmanager
+async def one_call() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(CALL):
+            yield
+    except TimeoutError as error:
+        raise SinkOut(str(error) or f"no answer within {CALL:g} s") from error
+
+
 class HookActivities:
     def __init__(self, store: Store, config: QueueConfig, sinks: Callable[[str], Sink]) -> None:
         self._store = store
@@ -51,7 +60,7 @@ class HookActivities:
         if (own := self._config.sinks().get(sink)) is not None:
             spend_at_most(own.hook_budget)
         await self._store.stage(ask.stamp.fence, ask.stamp.queue, event.request)
-        async with self._one_call(sink):
+        async with self._in_turn(sink):
             await self._sinks(sink).deliver(event)
         await self._store.delivered(ask.stamp, replace(ask.delivery, state=Delivering.DELIVERED))
 
@@ -67,14 +76,12 @@ class HookActivities:
         await self._store.delivered(ask.stamp, dead, json.dumps(letter, ensure_ascii=False))
 
     @asynccontextmanager
-    async def _one_call(self, sink: str) -> AsyncIterator[None]:
+    async def _in_turn(self, sink: str) -> AsyncIterator[None]:
         if self._going[sink] >= AT_A_TIME:
             raise SinkBusy(f"{AT_A_TIME} deliveries to {sink} are under way")
         self._going[sink] += 1
         try:
-            async with asyncio.timeout(CALL):
+            async with one_call():
                 yield
-        except TimeoutError as error:
-            raise SinkOut(str(error) or f"no answer within {CALL:.0f} s") from error
         finally:
             self._going[sink] -= 1

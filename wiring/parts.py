@@ -26,6 +26,7 @@ from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.command.runner import CommandRunner
 from extensions.buildrunner.command.workflow import CommandWorkflow
 from extensions.buildrunner.contract import BuildRunner
+from extensions.hooks.command import CommandSink
 from extensions.hooks.contract import Sink
 from extensions.hooks.log import LogSink
 from extensions.hooks.webhook import WebhookSink
@@ -149,6 +150,8 @@ class Sinks:
         match own.kind:
             case "webhook":
                 return WebhookSink(own, self.config.source())
+            case "command":
+                return CommandSink(own, self.config.source())
             case _:
                 raise Misconfigured(f"sink {own.name}: kind {own.kind} is not known")
 
