@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from temporalio import activity
@@ -16,7 +19,14 @@ from temporalio.worker import (
     Interceptor,
 )
 
-from domain.errors import NoSuchBuild, NotYet, Permanent, RefusedForNow, StoreOut
+from domain.errors import (
+    NoSuchBuild,
+    NotYet,
+    Permanent,
+    RefusedForNow,
+    Transient,
+    Uncounted,
+)
 from extensions.text import clean
 
 BUDGET_SPENT: Final = "BudgetSpent"
@@ -30,6 +40,10 @@ BUDGETS: Final[dict[str, tuple[type[Exception], float]]] = {
     "deliver": (Exception, 72 * 3600.0),
 }
 """Activity → the error that has a budget there, in seconds; every other one is waited out."""
+LONGEST: Final[dict[str, float]] = {"deliver": 600.0}
+"""Activity → the longest wait between two tries, where we choose it and not a retry policy."""
+JITTER: Final = 0.25
+_OWN_BUDGET: ContextVar[float | None] = ContextVar("own budget", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +52,17 @@ class Series:
 
     spent: float
     last: float
+    wait: float | None = None
+    """Seconds until the next try, where we chose them."""
 
     def after(self, now: float, due: float) -> Series:
         """A gap counts for no more than what was due: nobody tried meanwhile."""
         return Series(self.spent + min(max(now - self.last, 0.0), due), now)
+
+
+def spend_at_most(seconds: float) -> None:
+    """The activity that runs has a budget of its own, in place of the one in ``BUDGETS``."""
+    _OWN_BUDGET.set(seconds)
 
 
 class Failures(Interceptor):
@@ -71,13 +92,18 @@ class _Inbound(ActivityInboundInterceptor):
             raise
         except Permanent as error:
             self._tell(error)
+            kind, attempt = type(error).__name__, activity.info().attempt
             raise ApplicationError(
-                clean(str(error)), type=type(error).__name__, non_retryable=True
+                clean(str(error)), kind, attempt, type=kind, non_retryable=True
             ) from error
         except Exception as error:
             self._tell(error)
-            _spend(error)
-            raise ApplicationError(clean(str(error)), type=type(error).__name__) from error
+            wait = _spend(error)
+            raise ApplicationError(
+                clean(str(error)),
+                type=type(error).__name__,
+                next_retry_delay=None if wait is None else timedelta(seconds=wait),
+            ) from error
 
     def _tell(self, error: Exception) -> None:
         if self._seen is not None:
@@ -104,18 +130,20 @@ async def _beating() -> AsyncIterator[None]:
         beats.cancel()
 
 
-def _spend(error: Exception) -> None:
-    """Against the budget of this activity and error, if it has one; the store never has."""
+def _spend(error: Exception) -> float | None:
+    """Against the budget of this activity and error, if it has one; the store never has. Answers
+    with the wait until the next try, where it is not the retry policy's.
+    """
     info = activity.info()
     kind, budget = BUDGETS.get(info.activity_type, (NotYet, 0.0))
-    if info.is_local or not isinstance(error, kind) or isinstance(error, StoreOut):
-        return
+    if info.is_local or not isinstance(error, kind) or isinstance(error, Uncounted):
+        return None
+    budget = _OWN_BUDGET.get() or budget
     now = info.started_time.timestamp()  # virtual in tests
     past = Series(*info.heartbeat_details[0]) if info.heartbeat_details else Series(0.0, now)
     limit = info.start_to_close_timeout
-    due = min(2.0 ** (info.attempt - 2), MAX_BACK_OFF) + (limit.total_seconds() if limit else 0)
-    series = past.after(now, due)
-    activity.heartbeat((series.spent, series.last))
+    due = past.wait or min(2.0 ** (info.attempt - 2), MAX_BACK_OFF)
+    series = past.after(now, due + (limit.total_seconds() if limit else 0))
     if series.spent > budget:
         raise ApplicationError(
             f"{clean(str(error))} (for {series.spent:.0f} s, {info.attempt} attempts)",
@@ -124,3 +152,20 @@ def _spend(error: Exception) -> None:
             type=BUDGET_SPENT,
             non_retryable=True,
         ) from error
+    wait = _wait(error, budget - series.spent)
+    activity.heartbeat((series.spent, series.last, wait))
+    return wait
+
+
+def _wait(error: Exception, left: float) -> float | None:
+    """As the other side asked, up to the budget; else doubling, and spread: what failed together
+    does not come back together.
+    """
+    info = activity.info()
+    longest = LONGEST.get(info.activity_type)
+    if longest is None:
+        return None
+    if isinstance(error, Transient) and error.after is not None:
+        return min(error.after, left + 1)
+    spread = random.uniform(1 - JITTER, 1)  # noqa: S311 - no secret
+    return min(2.0 ** (info.attempt - 1), longest) * spread

@@ -13,13 +13,14 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from cli.verb import Verb, add
-from cli.verbs import act, ask, care, demo, green, people, up
+from cli.verbs import act, ask, care, demo, green, hooks, people, up
 from domain.errors import (
     Fenced,
     Malformed,
     Misconfigured,
     NotFound,
     Refused,
+    SinkOut,
     SourceControlOut,
     StoreOut,
     WrongInstallation,
@@ -37,6 +38,7 @@ CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (TemporalOut, Exit.UNREACHABLE),
     (StoreOut, Exit.UNREACHABLE),
     (SourceControlOut, Exit.UNREACHABLE),
+    (SinkOut, Exit.UNREACHABLE),
     (KeyboardInterrupt, 130),
     (asyncio.CancelledError, 143),
     (Abort, 130),
@@ -53,6 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 db = typer.Typer(help="The store's schema.", no_args_is_help=True)
+told = typer.Typer(help="Who is told of what.", no_args_is_help=True)
 letters = typer.Typer(help="What waits for a person.", no_args_is_help=True)
 VERBS: Final[tuple[Verb, ...]] = (
     *(up.up, demo.demo, act.worker, act.check, act.report),
@@ -81,6 +84,9 @@ for verb, name in (
 ):
     add(letters, verb, name)
 app.add_typer(letters, name="dead-letters")
+for verb, name in ((hooks.deliveries, "list"), (hooks.replay, "replay"), (hooks.test, "test")):
+    add(told, verb, name)
+app.add_typer(told, name="hooks")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ class Verb(StrEnum):
     DROP_LETTER = "drop_letter"
     BISECT = "bisect"
     CANCEL_BISECT = "cancel_bisect"
+    REPLAY = "replay"
     RECOVER = "recover"
     RESTORE = "restore"
 
@@ -31,7 +32,8 @@ class Verb(StrEnum):
 class Act:
     """Sent twice under one ``id``, it happens once and is answered alike.
 
-    ``target`` is a request's number or a dead letter's id; of all others empty.
+    ``target`` is a request's number, a dead letter's id, or an event's id (``<id> to <sink>``
+    where only one is meant); of all others empty.
     """
 
     id: str

@@ -10,6 +10,13 @@ class Permanent(Exception):
 class Transient(Exception):
     """May pass: tried again within its budget. What nobody classified is treated the same."""
 
+    after: float | None = None
+    """Seconds that the other side asked to be left alone."""
+
+
+class Uncounted(Transient):
+    """Says nothing about the other side: spends no budget."""
+
 
 class NotFound(Permanent):
     """The thing asked about does not exist where it was looked for."""
@@ -67,7 +74,19 @@ class SourceControlOut(Transient):
     """Source control gave no answer."""
 
 
-class StoreOut(Transient):
+class SinkOut(Transient):
+    """A sink did not take an event."""
+
+    def __init__(self, text: str, after: float | None = None) -> None:
+        super().__init__(text)
+        self.after = after
+
+
+class SinkBusy(Uncounted):
+    """As many deliveries to that sink are under way here as may be."""
+
+
+class StoreOut(Uncounted):
     """The store cannot be reached, or is busy for too long."""
 
 

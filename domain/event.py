@@ -24,6 +24,10 @@ class EventType(StrEnum):
     CULPRIT_FOUND = "validation.culprit.found"
 
 
+EDGES: Final = frozenset({EventType.ABANDONED, EventType.CULPRIT_FOUND})
+"""What is news by itself; a record is when it changes the colour of its queue."""
+
+
 @dataclass(frozen=True, slots=True)
 class HookEvent:
     """The payload is identity alone: a sink reads the rest as it is when it is called."""
@@ -62,3 +66,14 @@ class HookEvent:
 
 def event_id(installation: str, kind: EventType, subject: str) -> str:
     return f"{SOURCE}/{installation}/{kind}/{subject}/0"
+
+
+def queue_named_in(event: str) -> str:
+    """The queue of an event, by its id."""
+    parts = event.split("/", 3)
+    if len(parts) < 4 or parts[0] != SOURCE or not parts[3].endswith("/0"):  # noqa: PLR2004 - as event_id has it
+        raise Malformed(f"{event!r} is no event's id: {SOURCE}/<installation>/<type>/<subject>/0")
+    subject = parts[3].removesuffix("/0")
+    if parts[2] == EventType.PROJECT_RECORDED:
+        subject = subject.rpartition("/")[0]
+    return RequestId.parse(subject).queue

@@ -14,13 +14,14 @@ from domain.identity import queue_name
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One sink that hears of a queue; no types means all of them."""
+    """One sink that hears of a queue; no types means all of them. ``edges``: of changes alone."""
 
     sink: str
     types: tuple[EventType, ...] = ()
+    edges: bool = False
 
-    def hears(self, kind: EventType) -> bool:
-        return not self.types or kind in self.types
+    def hears(self, kind: EventType, *, is_edge: bool = True) -> bool:
+        return (not self.types or kind in self.types) and (is_edge or not self.edges)
 
 
 BISECT: Final = ("off", "ask", "auto")
@@ -71,10 +72,8 @@ class QueueSettings:
 
     def __post_init__(self) -> None:
         queue_name(self.name)
-        for key, (low, high) in RANGES.items():
-            value = getattr(self, key)
-            if not low <= value <= high:
-                raise Malformed(f"{key} = {value:g}: must be from {low:g} to {high:g}")
+        for key, limits in RANGES.items():
+            in_range(key, getattr(self, key), limits)
         self._check_report()
         if self.bisect not in BISECT:
             raise Malformed(f"bisect = {self.bisect!r}: must be one of {', '.join(BISECT)}")
@@ -90,6 +89,12 @@ class QueueSettings:
             self.report.startswith("/") or ".." in self.report.split("/")
         ):
             raise Malformed(f"report = {self.report!r}: must be a path inside the worktree")
+
+
+def in_range(key: str, value: float, limits: tuple[float, float]) -> None:
+    low, high = limits
+    if not low <= value <= high:
+        raise Malformed(f"{key} = {value:g}: must be from {low:g} to {high:g}")
 
 
 def ms(seconds: float) -> int:

@@ -73,6 +73,9 @@ class Reader(Protocol):
     async def is_told(self, queue: str, number: int, kinds: Sequence[str]) -> bool:
         """Whether the history of the request has one of these."""
 
+    async def deliveries(self, queue: str, number: int) -> Sequence[Delivery]:
+        """Of all events of the request, in order."""
+
     async def pending(self, queue: str, number: int) -> Sequence[Delivery]: ...
     async def audit(self, queue: str) -> Sequence[Happening]:
         """What concerns no single request: pause, resume, recover."""
@@ -151,8 +154,8 @@ class Writer(Protocol):
 
     async def note(self, stamp: Stamp, happening: Happening) -> None: ...
     async def dead_letter(self, stamp: Stamp, kind: str, failure: Failure) -> None: ...
-    async def delivered(self, stamp: Stamp, delivery: Delivery) -> None:
-        """Its state, attempts and last error as they are in ``delivery`` now."""
+    async def delivered(self, stamp: Stamp, delivery: Delivery, letter: str = "") -> None:
+        """Its state and last error as in ``delivery`` now; ``letter`` is what a dead one leaves."""
 
 
 class Store(Reader, Writer, Protocol):

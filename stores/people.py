@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from domain.act import Act, Verb
-from domain.errors import Refused
+from domain.errors import NotFound, Refused
 from domain.request import Origin
 from stores import bisecting
 from stores import tables as t
@@ -39,6 +39,8 @@ async def _subject(tx: Tx, ask: Act) -> str:
             return str((await the_request(tx.connection, tx.queue, int(ask.target))).number)
         case Verb.RETRY_LETTER | Verb.DROP_LETTER:
             return (await read_letter(tx.connection, tx.queue, ask.target)).subject
+        case Verb.REPLAY:
+            return await _request_of(tx, ask)
         case _:
             return tx.itself
 
@@ -110,13 +112,47 @@ async def _record_again(tx: Tx, number: int) -> None:
 
 
 async def _deliver_again(tx: Tx, letter: DeadLetter) -> None:
-    event, _, sink = letter.subject.rpartition(" to ")
+    mine = _deliveries(tx, letter.subject) & (t.hook_deliveries.c.state == Delivering.DEAD)
+    await _pending_again(tx, mine)
+
+
+async def _replay(tx: Tx, ask: Act) -> None:
+    """Delivered or dead: once more, under the same id."""
+    mine = _deliveries(tx, ask.target) & (t.hook_deliveries.c.state != Delivering.PENDING)
+    sinks = await _pending_again(tx, mine)
+    if not sinks:
+        raise Refused(f"{ask.target} is being delivered already")
+    event = ask.target.partition(" to ")[0]
+    for sink in sinks:
+        await tx.resolve("hook", f"{event} to {sink}", ask)
+    detail = f"{event} to {', '.join(sinks)}: {ask.reason}"
+    await tx.note(await _request_of(tx, ask), "replayed", detail, by=ask)
+
+
+def _deliveries(tx: Tx, target: str) -> sa.ColumnElement[bool]:
+    """Of an event, to one sink if one is named: ``<event> to <sink>``."""
+    event, _, sink = target.partition(" to ")
     d = t.hook_deliveries.c
-    mine = (d.queue == tx.queue) & (d.event_id == event) & (d.sink == sink)
-    again = sa.update(t.hook_deliveries).where(mine, d.state == Delivering.DEAD)
+    mine = (d.queue == tx.queue) & (d.event_id == event)
+    return mine & (d.sink == sink) if sink else mine
+
+
+async def _request_of(tx: Tx, ask: Act) -> str:
+    query = sa.select(t.hook_deliveries.c.request).where(_deliveries(tx, ask.target)).limit(1)
+    number = (await tx.connection.execute(query)).scalar()
+    if number is None:
+        raise NotFound(f"queue {tx.queue} has told nobody of {ask.target}")
+    return str(number)
+
+
+async def _pending_again(tx: Tx, mine: sa.ColumnElement[bool]) -> list[str]:
+    """To which sinks."""
+    d = t.hook_deliveries.c
+    again = sa.update(t.hook_deliveries).where(mine)
     values = {"state": Delivering.PENDING, "ended_at": None}
-    done = await tx.connection.execute(again.values(values).returning(d.request))
-    tx.committed.wake_hooks.update(done.scalars())
+    rows = (await tx.connection.execute(again.values(values).returning(d.request, d.sink))).all()
+    tx.committed.wake_hooks.update(row.request for row in rows)
+    return sorted(row.sink for row in rows)
 
 
 async def _drop_letter(tx: Tx, ask: Act) -> None:
@@ -140,4 +176,5 @@ _DO: Final[Mapping[Verb, Callable[[Tx, Act], Awaitable[None]]]] = {
     Verb.CANCEL_BISECT: _cancel_bisect,
     Verb.RETRY_LETTER: _retry_letter,
     Verb.DROP_LETTER: _drop_letter,
+    Verb.REPLAY: _replay,
 }

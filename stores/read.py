@@ -70,6 +70,14 @@ def owed(queue: str, *where: sa.ColumnElement[bool]) -> sa.CompoundSelect[Any]:
     return active.union_all(unrecorded).order_by(sa.column("order"), sa.column("number"))
 
 
+async def changes_colour(connection: AsyncConnection, queue: str, number: int) -> bool:
+    """Whether this verdict, being the newest, differs from the one before; a queue begins green."""
+    two = await many(connection, top(queue, R.recorded_at.is_not(None)).limit(2))
+    green = [request.state is State.SUCCEEDED for request in two]
+    before = green[1] if len(two) > 1 else True
+    return bool(two) and two[0].number == number and green[0] is not before
+
+
 async def one(connection: AsyncConnection, query: sa.Select[Any]) -> Request | None:
     row = (await connection.execute(query)).one_or_none()
     return None if row is None else request_of(row)

@@ -149,15 +149,17 @@ class SqlReader:
         async with begin(self._engine, reads=True) as connection:
             return await count_history(connection, queue, number, kinds) > 0
 
-    async def pending(self, queue: str, number: int) -> Sequence[Delivery]:
+    async def deliveries(self, queue: str, number: int) -> Sequence[Delivery]:
         d = t.hook_deliveries.c
-        mine = (d.queue == queue) & (d.request == number) & (d.state == Delivering.PENDING)
+        query = sa.select(t.hook_deliveries).where((d.queue == queue) & (d.request == number))
         async with begin(self._engine, reads=True) as connection:
             own = (await connection.execute(sa.select(t.installation.c.id))).scalar_one()
-            rows = await connection.execute(
-                sa.select(t.hook_deliveries).where(mine).order_by(d.sequence)
-            )
+            rows = await connection.execute(query.order_by(d.sequence, d.event_id, d.sink))
             return [delivery_of(own, row) for row in rows]
+
+    async def pending(self, queue: str, number: int) -> Sequence[Delivery]:
+        every = await self.deliveries(queue, number)
+        return [delivery for delivery in every if delivery.state is Delivering.PENDING]
 
     async def dead_letters(self, queue: str) -> Sequence[DeadLetter]:
         d = t.dead_letters.c

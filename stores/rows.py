@@ -214,6 +214,7 @@ class Delivery:
     sequence: int
     state: Delivering = Delivering.PENDING
     last_error: str = ""
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,7 @@ class SqlStore(SqlReader):
             if kind == "record":
                 await tx.note(failure.request, "record_abandoned", failure.detail)
 
-    async def delivered(self, stamp: Stamp, delivery: Delivery) -> None:
+    async def delivered(self, stamp: Stamp, delivery: Delivery, letter: str = "") -> None:
         async with self._write(stamp) as tx:
             d = t.hook_deliveries.c
             mine = (
@@ -278,7 +278,7 @@ class SqlStore(SqlReader):
             changed = (await tx.connection.execute(done)).rowcount
             if changed and delivery.state is Delivering.DEAD:
                 subject = f"{delivery.event.id} to {delivery.sink}"
-                await tx.dead_letter("hook", subject, "undeliverable", delivery.last_error)
+                await tx.dead_letter("hook", subject, "undeliverable", letter)
 
 
 async def _was_lost(tx: Tx, build: Build) -> bool:

@@ -19,7 +19,7 @@ from domain.settings import RANGES, QueueSettings
 from extensions.buildrunner.command.run import environment_of
 from extensions.buildrunner.command.worktree import Wanted
 from extensions.buildrunner.contract import Order
-from extensions.queueconfig.toml import ConfigFile, HookTable, QueueTable, parse
+from extensions.queueconfig.toml import ConfigFile, HookTable, QueueTable, SinkTable, parse
 from wiring.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -98,7 +98,8 @@ def test_every_key_of_a_queue_is_documented_with_its_default_and_range(key: str)
 @pytest.mark.parametrize(
     ("title", "key"),
     [("The file", key) for key in ConfigFile.model_fields]
-    + [("An entry of `hooks`", key) for key in HookTable.model_fields],
+    + [("An entry of `hooks`", key) for key in HookTable.model_fields]
+    + [("A `[[sink]]`", key) for key in SinkTable.model_fields],
 )
 def test_every_other_key_is_documented(title: str, key: str) -> None:
     assert row(section(page("config.md"), title), key)
@@ -108,7 +109,7 @@ def test_every_other_key_is_documented(title: str, key: str) -> None:
 def test_the_example_of_a_configuration_is_a_good_one(path: Path, tmp_path: Path) -> None:
     (example,) = re.findall(r"^```toml\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "lastgreen.toml").write_text(example)
-    assert "shop/main" in parse(tmp_path / "lastgreen.toml")
+    assert "shop/main" in parse(tmp_path / "lastgreen.toml").queues
 
 
 @pytest.mark.parametrize("cause", Cause)

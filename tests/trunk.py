@@ -32,6 +32,7 @@ from domain.request import Cause, State
 from domain.settings import QueueSettings, Route, remote_id
 from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.fake import FakeBuildRunner
+from extensions.hooks.contract import Sink
 from extensions.hooks.fake import FakeSink
 from extensions.projects.fake import FakeProjects
 from extensions.queueconfig.fake import FakeConfig
@@ -74,6 +75,8 @@ class Trunk:
     source: FakeSourceControl
     runner: FakeBuildRunner
     sink: FakeSink
+    sinks: dict[str, Sink] = field(default_factory=dict)
+    """By name; every other one is ``sink``."""
     projects: FakeProjects = field(default_factory=FakeProjects)
     happened: list[Happening] = field(default_factory=list)
     named: list[str] = field(default_factory=list)
@@ -348,14 +351,19 @@ async def make_trunk(client: Client, folder: Path, **settings: Any) -> Trunk:
         named.append(name)
         return runner
 
+    sinks: dict[str, Sink] = {}
+
+    def sink_of(name: str) -> Sink:
+        return sinks.get(name, sink)
+
     extensions = Extensions(
-        lambda _: source, lambda _: remotes, runner_of, lambda _: sink, lambda _: projects
+        lambda _: source, lambda _: remotes, runner_of, sink_of, lambda _: projects
     )
     builds = CommandActivities(folder / "builds", config.get)
     task_queues = TaskQueues(queue, f"{queue}-builds")
     parts = Parts(engine, store, config, waker, extensions, builds, task_queues)
     trunk = Trunk(client, parts, await store.fence(), queue, config, source, runner, sink)
-    trunk.named, trunk.projects = named, projects
+    trunk.named, trunk.projects, trunk.sinks = named, projects, sinks
     waker.happened = trunk.happened.append
 
     async def wake(workflow_id: str) -> None:

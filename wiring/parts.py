@@ -21,12 +21,15 @@ from activities.watch import WatchActivities
 from domain.errors import Misconfigured
 from domain.identity import Fence
 from domain.settings import normal_ref
+from domain.sinks import LOG, SinkSettings
 from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.command.runner import CommandRunner
 from extensions.buildrunner.command.workflow import CommandWorkflow
 from extensions.buildrunner.contract import BuildRunner
+from extensions.hooks.command import CommandSink
 from extensions.hooks.contract import Sink
 from extensions.hooks.log import LogSink
+from extensions.hooks.webhook import WebhookSink
 from extensions.projects.contract import Projects
 from extensions.projects.none import NoProjects
 from extensions.projects.report import ReportedProjects
@@ -92,7 +95,7 @@ class Parts:
         source = SourceControlActivities(self.store, self.config, self.extensions.source_control)
         runner = BuildRunnerActivities(self.store, self.config, self.extensions.runners)
         bisect = BisectActivities(self.store, self.config, self.extensions.source_control)
-        hooks = HookActivities(self.store, self.extensions.sinks)
+        hooks = HookActivities(self.store, self.config, self.extensions.sinks)
         return [
             steps.ingest, steps.turn, steps.act, steps.observe, steps.fail,
             steps.facts, steps.announce,
@@ -131,6 +134,28 @@ class GitRemotes:
         return GitSourceControl(self.mirror(settings.repository), settings)
 
 
+@dataclass
+class Sinks:
+    """Made anew when asked for: its settings may have changed."""
+
+    config: QueueConfig
+
+    def __call__(self, name: str) -> Sink:
+        if name == LOG:
+            return LogSink()
+        own = named("sink", {**self.config.sinks()}, name)
+        return self._make(own)
+
+    def _make(self, own: SinkSettings) -> Sink:
+        match own.kind:
+            case "webhook":
+                return WebhookSink(own, self.config.source())
+            case "command":
+                return CommandSink(own, self.config.source())
+            case _:
+                raise Misconfigured(f"sink {own.name}: kind {own.kind} is not known")
+
+
 def named(kind: str, known: dict[str, T], name: str) -> T:
     if name not in known:
         raise Misconfigured(f"no {kind} is called {name!r}; there is: {', '.join(sorted(known))}")
@@ -153,12 +178,11 @@ def make_parts(
         "none": NoProjects(),
         "report": ReportedProjects(data / "builds"),
     }
-    sinks: dict[str, Sink] = {"log": LogSink()}
     extensions = Extensions(
         remotes.source_control,
         remotes.mirror,
         partial(named, "build runner", runners),
-        partial(named, "sink", sinks),
+        Sinks(config),
         partial(named, "resolver of projects", projects),
     )
     builds = CommandActivities(data / "builds", config.get)

@@ -45,6 +45,13 @@ def why(error: BaseException) -> str:
     return failure.message if failure is not None else str(error)
 
 
+def attempts_of(error: BaseException) -> int:
+    """How often it was tried before it was given up; 0 when nobody counted."""
+    failure = failure_of(error)
+    counted = failure.details[1:2] if failure is not None else ()
+    return int(counted[0]) if counted else 0
+
+
 def is_fenced(error: FailureError) -> bool:
     """The store has a newer epoch: whoever runs under the old one ends."""
     failure = failure_of(error)

@@ -71,7 +71,7 @@ async def resume(here: Here, queue: QueueName, why: Why) -> int:
 async def retry(here: Here, request: RequestName, why: Why) -> int:
     """Validate an ended request's commit once more, as a new request."""
     parsed = RequestId.parse(request)
-    done = await _by_the_queue(here, parsed.queue, why.act(Verb.RETRY, str(parsed.number)))
+    done = await by_the_queue(here, parsed.queue, why.act(Verb.RETRY, str(parsed.number)))
     made = done.detail.partition(":")[0]
     show(here, {"request": made, "audit": done}, made)
     return Exit.GREEN
@@ -85,7 +85,7 @@ async def cancel(
 ) -> int:
     """End a request that waits or is built: no verdict, and its slot is free."""
     parsed = RequestId.parse(request)
-    done = await _by_the_queue(here, parsed.queue, why.act(Verb.CANCEL, str(parsed.number)))
+    done = await by_the_queue(here, parsed.queue, why.act(Verb.CANCEL, str(parsed.number)))
     ended = await _ended(here, parsed, wait=how.wait)
     state = f"{ended.state} ({ended.cause})" if ended.cause else "is being cancelled"
     show(here, {"request": ended, "audit": done}, f"{request} {state}")
@@ -103,7 +103,7 @@ async def bisect(here: Here, request: RequestName, why: Why, how: Ending) -> int
     """Find the commit that broke a red request, by builds inside its range."""
     parsed = RequestId.parse(request)
     verb = Verb.CANCEL_BISECT if how.cancel else Verb.BISECT
-    done = await _by_the_queue(here, parsed.queue, why.act(verb, str(parsed.number)))
+    done = await by_the_queue(here, parsed.queue, why.act(verb, str(parsed.number)))
     show(here, done, f"{done.kind}: {done.detail}; `lastgreen show {request}` says how it goes")
     return Exit.GREEN
 
@@ -142,7 +142,7 @@ async def show_letter(here: Here, queue: QueueName, letter: LetterId) -> int:
 
 async def retry_letter(here: Here, queue: QueueName, letter: LetterId, why: Why) -> int:
     """Try again what it is about."""
-    done = await _by_the_queue(here, queue, why.act(Verb.RETRY_LETTER, letter))
+    done = await by_the_queue(here, queue, why.act(Verb.RETRY_LETTER, letter))
     show(here, done, f"{done.kind}: {done.detail}")
     return Exit.GREEN
 
@@ -167,7 +167,7 @@ async def _by_the_store(here: Here, queue: str, act: Act) -> int:
     return Exit.GREEN
 
 
-async def _by_the_queue(here: Here, queue: str, act: Act) -> Happening:
+async def by_the_queue(here: Here, queue: str, act: Act) -> Happening:
     async with reading(here.settings) as reader:
         name, fence = await known(here, reader, queue), await reader.fence()
     return await Asking(await client_of(here), fence).act(name, act)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from domain.settings import QueueSettings
+from domain.sinks import SinkSettings
 
 
 class QueueConfig(Protocol):
@@ -17,3 +19,9 @@ class QueueConfig(Protocol):
 
     def list(self) -> list[QueueSettings]:
         """All queues, by name; a copy."""
+
+    def sinks(self) -> Mapping[str, SinkSettings]:
+        """By name; ``log`` needs no settings and is not among them."""
+
+    def source(self) -> str:
+        """What events name as their source."""
