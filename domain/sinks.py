@@ -20,7 +20,7 @@ NEEDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     LOG: (),
     "webhook": (_ADDRESS, ("secrets",)),
     "slack": (_ADDRESS,),
-    "github_status": (("repository",), ("token", "app")),
+    "github_status": (("repository",), ("token",)),
     "command": (("command",),),
 }
 """Kind → of each group one must be given."""
@@ -28,7 +28,7 @@ MAY: Final[Mapping[str, frozenset[str]]] = {
     LOG: frozenset(),
     "webhook": frozenset({"allow"}),
     "slack": frozenset({"allow"}),
-    "github_status": frozenset({"url", "allow", "covered", "key", "target"}),
+    "github_status": frozenset({"url", "allow", "covered", "target"}),
     "command": frozenset({"environment"}),
 }
 
@@ -49,8 +49,6 @@ class SinkSettings:
     environment: tuple[str, ...] = ()
     repository: str = ""
     token: str = ""
-    app: str = ""
-    key: str = ""
     target: str = ""
     covered: bool = False
 

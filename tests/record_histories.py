@@ -39,6 +39,8 @@ from domain.errors import (
     StoreOut,
 )
 from domain.request import State
+from domain.settings import Route
+from extensions.hooks.fake import FakeSink
 from stores.ranges import Searching
 from tests.conftest import TEMPORAL
 from tests.extensions.commandbench import a_bench
@@ -384,6 +386,22 @@ async def dead_sink(trunk: Trunk) -> Kept:
     return workflows_of(trunk, "hook")
 
 
+async def deaf_sink(trunk: Trunk) -> Kept:
+    """One sink holds its own line; the other has everything meanwhile."""
+    trunk.sinks["other"] = other = FakeSink()
+    trunk.sink.out = ConnectionError("no answer")
+    await trunk.report("A")
+    await trunk.succeeds("A")
+
+    async def all_heard() -> bool:
+        return len(other.ids) == 2
+
+    await trunk.until(all_heard)
+    trunk.sink.out = None
+    await trunk.until(lambda: heard(trunk, 1))
+    return workflows_of(trunk, "hook")
+
+
 async def slow_sink(trunk: Trunk) -> Kept:
     """It is woken while it delivers, and what came meanwhile goes out in the same run."""
     trunk.sink.errors.append(TimeoutError("no answer"))
@@ -487,6 +505,7 @@ STORIES: Final[Mapping[str, Story]] = {
     "hooks-owed": Story(hooks_owed),
     "dead-sink": Story(dead_sink),
     "slow-sink": Story(slow_sink),
+    "deaf-sink": Story(deaf_sink, {"hooks": (Route("one"), Route("other"))}),
     "watching": Story(watching, {"watch_interval": 1}),
     "vanished": Story(vanished, {"watch_interval": 1}),
     "fenced": Story(fenced, {"watch_interval": 1}),

@@ -27,8 +27,10 @@ from extensions.buildrunner.command.runner import CommandRunner
 from extensions.buildrunner.command.workflow import CommandWorkflow
 from extensions.buildrunner.contract import BuildRunner
 from extensions.hooks.command import CommandSink
-from extensions.hooks.contract import Sink
+from extensions.hooks.contract import Desk, Sink
+from extensions.hooks.github_status import GitHubStatusSink
 from extensions.hooks.log import LogSink
+from extensions.hooks.slack import SlackSink
 from extensions.hooks.webhook import WebhookSink
 from extensions.projects.contract import Projects
 from extensions.projects.none import NoProjects
@@ -38,6 +40,7 @@ from extensions.sourcecontrol.contract import Remotes, SourceControl
 from extensions.sourcecontrol.git import GitSourceControl, Mirror
 from stores.contract import Store
 from stores.write import SqlStore
+from wiring.desk import StoreDesk
 from wiring.wake import Waker
 from workflows import policies
 from workflows.bisect import BisectWorkflow
@@ -139,6 +142,7 @@ class Sinks:
     """Made anew when asked for: its settings may have changed."""
 
     config: QueueConfig
+    desk: Desk
 
     def __call__(self, name: str) -> Sink:
         if name == LOG:
@@ -152,6 +156,10 @@ class Sinks:
                 return WebhookSink(own, self.config.source())
             case "command":
                 return CommandSink(own, self.config.source())
+            case "slack":
+                return SlackSink(own, self.desk)
+            case "github_status":
+                return GitHubStatusSink(own, self.desk)
             case _:
                 raise Misconfigured(f"sink {own.name}: kind {own.kind} is not known")
 
@@ -178,12 +186,13 @@ def make_parts(
         "none": NoProjects(),
         "report": ReportedProjects(data / "builds"),
     }
+    store = SqlStore(engine, waker)
     extensions = Extensions(
         remotes.source_control,
         remotes.mirror,
         partial(named, "build runner", runners),
-        Sinks(config),
+        Sinks(config, StoreDesk(store, config, remotes.source_control)),
         partial(named, "resolver of projects", projects),
     )
     builds = CommandActivities(data / "builds", config.get)
-    return Parts(engine, SqlStore(engine, waker), config, waker, extensions, builds, queues)
+    return Parts(engine, store, config, waker, extensions, builds, queues)

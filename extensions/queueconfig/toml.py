@@ -49,8 +49,6 @@ class SinkTable(_Model):
     environment: list[str] = []
     repository: str = ""
     token: str = ""
-    app: str = ""
-    key: str = ""
     target: str = ""
     covered: bool = False
 

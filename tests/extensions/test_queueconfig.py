@@ -148,3 +148,33 @@ def test_a_relative_path_is_meant_from_where_the_file_is(tmp_path: Path) -> None
     ]:
         text = QUEUE.replace("ssh://git@example.com/monorepo", given)
         assert written(tmp_path, text).get("monorepo/main").repository == meant
+
+
+SINK = '\n[[sink]]\nname = "board"\nkind = "webhook"\nurl = "https://x.test/"\nsecrets = ["S"]\n'
+
+
+def test_sinks_are_read_and_slack_hears_edges_unless_told_otherwise(tmp_path: Path) -> None:
+    slack = '[[sink]]\nname = "team"\nkind = "slack"\nurl_variable = "U"\n[hooks]\nsource = "ci"\n'
+    hooks = 'hooks = ["team", "board", { sink = "team", edges = false }]\n'
+    config = written(tmp_path, QUEUE + hooks + SINK + slack)
+    assert [route.edges for route in config.get("monorepo/main").hooks] == [True, False, False]
+    assert (config.sinks()["board"].secrets, config.source()) == (("S",), "ci")
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ('command = ["x"]\n', ":13: command"),
+        ("hook_budget = 1\n", ":13: hook_budget"),
+        ('allow = ["10.0.0.1/8"]\n', ":13: allow"),
+        ('colour = "red"\n', ":13: colour"),
+        ("", ""),
+    ],
+)
+def test_a_bad_sink_is_refused_with_its_line(tmp_path: Path, more: str, where: str) -> None:
+    config = written(tmp_path, QUEUE + SINK + more)
+    if where:
+        with pytest.raises(Malformed, match=where):
+            config.sinks()
+    else:
+        assert "board" in config.sinks()
