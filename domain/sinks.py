@@ -20,7 +20,7 @@ NEEDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     LOG: (),
     "webhook": (_ADDRESS, ("secrets",)),
     "slack": (_ADDRESS,),
-    "github_status": (("repository",), ("token",)),
+    "github_status": (("repository",), ("token", "app")),
     "command": (("command",),),
 }
 """Kind → of each group one must be given."""
@@ -28,7 +28,7 @@ MAY: Final[Mapping[str, frozenset[str]]] = {
     LOG: frozenset(),
     "webhook": frozenset({"allow"}),
     "slack": frozenset({"allow"}),
-    "github_status": frozenset({"url", "allow", "covered", "target"}),
+    "github_status": frozenset({"url", "allow", "covered", "target", "installation", "key"}),
     "command": frozenset({"environment"}),
 }
 
@@ -49,6 +49,9 @@ class SinkSettings:
     environment: tuple[str, ...] = ()
     repository: str = ""
     token: str = ""
+    app: str = ""
+    installation: str = ""
+    key: str = ""
     target: str = ""
     covered: bool = False
 
@@ -66,6 +69,8 @@ class SinkSettings:
         for key in (field.name for field in fields(self)):
             if key not in known and getattr(self, key):
                 raise Malformed(f"{key}: a {self.kind} sink has no such setting")
+        if not bool(self.app) == bool(self.installation) == bool(self.key):
+            raise Malformed("app: an App needs app, installation and key, all three")
         self._check_address()
 
     def _check_address(self) -> None:

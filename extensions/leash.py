@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+HANDED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER")
 GRACE: Final = 0.5
 """Seconds between asking the group to end and ending it."""
 _PIPE: Final = 0
+
+
+def handed_on(named: Sequence[str] = ()) -> dict[str, str]:
+    """Of our environment, what another's program may see."""
+    return {name: os.environ[name] for name in (*HANDED_ON, *named) if name in os.environ}
 
 
 def end(group: int, how: int = signal.SIGKILL) -> None:

@@ -26,6 +26,7 @@ from extensions.buildrunner.command.run import CommandActivities
 from extensions.buildrunner.command.runner import CommandRunner
 from extensions.buildrunner.command.workflow import CommandWorkflow
 from extensions.buildrunner.contract import BuildRunner
+from extensions.github.app import Tokens
 from extensions.hooks.command import CommandSink
 from extensions.hooks.contract import Desk, Sink
 from extensions.hooks.github_status import GitHubStatusSink
@@ -143,6 +144,7 @@ class Sinks:
 
     config: QueueConfig
     desk: Desk
+    tokens: Tokens = field(default_factory=Tokens)
 
     def __call__(self, name: str) -> Sink:
         if name == LOG:
@@ -159,7 +161,7 @@ class Sinks:
             case "slack":
                 return SlackSink(own, self.desk)
             case "github_status":
-                return GitHubStatusSink(own, self.desk)
+                return GitHubStatusSink(own, self.desk, self.tokens)
             case _:
                 raise Misconfigured(f"sink {own.name}: kind {own.kind} is not known")
 

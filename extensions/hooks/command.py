@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
-from contextlib import suppress
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 from tempfile import TemporaryFile
 from typing import IO, Final
@@ -14,11 +12,11 @@ from typing import IO, Final
 from domain.errors import Misconfigured, SinkOut
 from domain.event import HookEvent
 from domain.sinks import SinkSettings
-from extensions.hooks.calling import hide
+from extensions.calling import hide
 from extensions.hooks.envelope import cloud_event
+from extensions.leash import end, handed_on
 from extensions.text import clean
 
-HANDED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER")
 SHOWN: Final = 300
 MOST: Final = 16 * 1024
 _NEVER: Final = (ENOENT, ENOTDIR, EACCES, ENOEXEC)
@@ -38,8 +36,7 @@ class CommandSink:
             try:
                 code = await process.wait()
             finally:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                end(process.pid)
                 await process.wait()
             if code:
                 raise SinkOut(f"exit code {code}: {self._last_words(said)}")
@@ -47,8 +44,6 @@ class CommandSink:
     async def _started(
         self, event: HookEvent, given: IO[bytes], said: IO[bytes]
     ) -> asyncio.subprocess.Process:
-        names = (*HANDED_ON, *self._settings.environment)
-        environment = {name: os.environ[name] for name in names if name in os.environ}
         argv = self._settings.command
         try:
             return await asyncio.create_subprocess_exec(
@@ -56,7 +51,7 @@ class CommandSink:
                 stdin=given,
                 stdout=said,
                 stderr=said,
-                env=environment | {"LASTGREEN_EVENT_ID": event.id},
+                env=handed_on(self._settings.environment) | {"LASTGREEN_EVENT_ID": event.id},
                 start_new_session=True,
             )
         except OSError as error:

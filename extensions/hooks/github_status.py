@@ -6,9 +6,11 @@ import json
 from typing import Final
 from urllib.parse import quote
 
+from domain.errors import SinkOut
 from domain.event import EventType, HookEvent
 from domain.sinks import SinkSettings
-from extensions.hooks.calling import Caller, variable
+from extensions.calling import Caller, variable
+from extensions.github.app import HEADERS, Installation, Tokens
 from extensions.hooks.contract import About, Desk
 from extensions.text import shown
 
@@ -19,9 +21,11 @@ COVERED: Final = "by {request}, which covers it"
 
 
 class GitHubStatusSink:
-    def __init__(self, settings: SinkSettings, desk: Desk) -> None:
+    def __init__(self, settings: SinkSettings, desk: Desk, tokens: Tokens) -> None:
         self._settings = settings
         self._desk = desk
+        self._tokens = tokens
+        self._api = settings.url or API
 
     async def deliver(self, event: HookEvent) -> None:
         """Not as the event says: an older one that comes late, or twice, takes nothing back."""
@@ -38,7 +42,6 @@ class GitHubStatusSink:
 
     async def _put(self, event: HookEvent, about: About, uri: str, said: str) -> None:
         own = self._settings
-        token = variable(own.token)
         status = {
             "state": state_of(about),
             "context": f"lastgreen/{event.queue}",
@@ -46,16 +49,19 @@ class GitHubStatusSink:
         }
         if (target := self._target(event, about, uri)) is not None:
             status["target_url"] = target
-        url = f"{own.url or API}/repos/{quote(own.repository)}/statuses/{quote(uri, safe='')}"
-        headers = {
-            "authorization": f"Bearer {token}",
-            "accept": "application/vnd.github+json",
-            "content-type": "application/json",
-            "user-agent": "lastgreen",
-        }
-        await Caller(own.allow, (token,)).accepted(
-            "POST", url, headers, json.dumps(status).encode()
-        )
+        await self._post(f"/repos/{quote(own.repository)}/statuses/{quote(uri, safe='')}", status)
+
+    async def _post(self, path: str, status: dict[str, str]) -> None:
+        own = self._settings
+        app = Installation(own.app, own.installation, own.key, own.repository, "statuses")
+        token = await self._tokens.of(app, self._api, own.allow) if own.app else variable(own.token)
+        headers = {**HEADERS, "authorization": f"Bearer {token}"}
+        body = json.dumps(status).encode()
+        try:
+            await Caller(own.allow, (token,)).accepted("POST", self._api + path, headers, body)
+        except SinkOut:
+            self._tokens.forget(app)
+            raise
 
     def _target(self, event: HookEvent, about: About, uri: str) -> str | None:
         if self._settings.target:

@@ -8,7 +8,7 @@ from typing import Final
 
 from domain.event import EventType, HookEvent
 from domain.sinks import SinkSettings
-from extensions.hooks.calling import Caller, variable
+from extensions.calling import Caller, variable
 from extensions.hooks.contract import About, Commit, Desk
 from extensions.text import shown
 

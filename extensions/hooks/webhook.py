@@ -13,7 +13,7 @@ from typing import Final
 from domain.errors import Misconfigured
 from domain.event import HookEvent
 from domain.sinks import SinkSettings
-from extensions.hooks.calling import Caller, variable
+from extensions.calling import Caller, variable
 from extensions.hooks.envelope import CONTENT_TYPE, cloud_event
 
 PREFIX: Final = "whsec_"

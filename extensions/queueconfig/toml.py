@@ -49,6 +49,9 @@ class SinkTable(_Model):
     environment: list[str] = []
     repository: str = ""
     token: str = ""
+    app: str = ""
+    installation: str = ""
+    key: str = ""
     target: str = ""
     covered: bool = False
 

@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 import structlog
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from domain.errors import Permanent, SinkOut
+from domain.errors import Misconfigured, Permanent, SinkOut
 from domain.event import EventType, HookEvent
 from domain.sinks import SinkSettings
+from extensions.github.app import Tokens
 from extensions.hooks.command import CommandSink
 from extensions.hooks.contract import About, Commit, Sink
 from extensions.hooks.fake import FakeSink
@@ -106,7 +110,7 @@ def _sink_of(kind: str, receiver: Receiver, desk: Desk | None = None, **more: An
         return SlackSink(SinkSettings("x", kind, url=receiver.url, allow=LOCAL), desk)
     url = receiver.url.removesuffix("/hook")
     given: dict[str, Any] = {"url": url, "repository": "acme/shop", "token": "TOKEN"} | more
-    return GitHubStatusSink(SinkSettings("x", kind, allow=LOCAL, **given), desk)
+    return GitHubStatusSink(SinkSettings("x", kind, allow=LOCAL, **given), desk, Tokens())
 
 
 @pytest.fixture(autouse=True)
@@ -203,3 +207,63 @@ async def test_a_token_that_is_said_back_is_in_no_error() -> None:
         with pytest.raises(SinkOut, match="bad token") as failed:
             await _sink_of("github_status", receiver).deliver(EVENT)
     assert TOKEN not in str(failed.value)
+
+
+APP: dict[str, Any] = {"app": "123", "installation": "45", "key": "APP_KEY", "token": ""}
+ASKED, POSTED = "/app/installations/45/access_tokens", f"/repos/acme/shop/statuses/{'b' * 40}"
+
+
+def _grant(receiver: Receiver, token: str) -> None:
+    receiver.by_path[ASKED] = Says(201, json.dumps({"token": token}).encode())
+
+
+async def test_a_github_app_asks_a_token_for_one_repository_and_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    monkeypatch.setenv("APP_KEY", pem.decode())
+    async with receiving() as receiver:
+        _grant(receiver, "first")
+        sink = _sink_of("github_status", receiver, **APP)
+        await sink.deliver(EVENT)
+        await sink.deliver(EVENT)
+        asked, *posted = receiver.got
+        assert [got.path for got in receiver.got] == [ASKED, POSTED, POSTED]
+        assert {got.headers["authorization"] for got in posted} == {"Bearer first"}
+        assert asked.json == {"repositories": ["shop"], "permissions": {"statuses": "write"}}
+        signed = asked.headers["authorization"].removeprefix("Bearer ")
+        assert jwt.decode(signed, key.public_key(), ["RS256"], issuer="123")
+
+        _grant(receiver, "second")
+        receiver.by_path[POSTED] = Says(401, b"not first")
+        with pytest.raises(SinkOut, match=r"not \[hidden\]"):
+            await sink.deliver(EVENT)
+        del receiver.by_path[POSTED]
+        await sink.deliver(EVENT)
+        assert receiver.got[-1].headers["authorization"] == "Bearer second"
+
+
+async def test_a_key_that_is_none_is_named_and_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("APP_KEY", TOKEN)
+    async with receiving() as receiver:
+        with pytest.raises(Misconfigured, match="APP_KEY holds no private key") as failed:
+            await _sink_of("github_status", receiver, **APP).deliver(EVENT)
+        assert receiver.got == []
+    assert TOKEN not in str(failed.value)
+
+
+@pytest.mark.parametrize("kind", ["webhook", "github_status", "command"])
+async def test_a_strangers_words_are_in_no_other_sink(kind: str, tmp_path: Path) -> None:
+    """They are about a request by its id, so there is nothing of a megabyte to escape."""
+    stranger = Commit("d" * 40, HOSTILE, HOSTILE + "x" * 1_000_000)
+    about = replace(RED, commits=(stranger,), log=(HOSTILE,), url="javascript:" + HOSTILE)
+    async with receiving() as receiver:
+        script = f"cat > {tmp_path}/heard"
+        own = SinkSettings("x", "command", command=("/bin/sh", "-c", script))
+        command = CommandSink(own, "lastgreen")
+        sink = command if kind == "command" else _sink_of(kind, receiver, Desk(about))
+        await sink.deliver(EVENT)
+        body = receiver.got[0].body if receiver.got else (tmp_path / "heard").read_bytes()
+    assert len(body) < 2_000
+    assert not [word for word in (b"evil", b"202e", b"@here", b"xxx") if word in body]

@@ -24,8 +24,8 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from domain.errors import Misconfigured, Refused, SinkOut, Transient
 from domain.event import EventType, HookEvent
 from domain.sinks import SinkSettings
-from extensions.hooks import calling
-from extensions.hooks.calling import Caller
+from extensions import calling
+from extensions.calling import Caller
 from extensions.hooks.webhook import WebhookSink
 from tests.receiver import RESET, Receiver, Says, receiving
 

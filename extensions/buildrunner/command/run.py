@@ -23,11 +23,10 @@ from extensions.buildrunner.command.worktree import Wanted, checked_out
 from extensions.buildrunner.contract import Order
 from extensions.gitcommand import COMMIT, GitFailed
 from extensions.kept import keep_report, report_path
-from extensions.leash import Leash
+from extensions.leash import Leash, handed_on
 from extensions.text import clean
 
 BEAT: Final = 2.0
-HANDED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER")
 _LONGEST_BACK_OFF: Final = 30
 _LAST_WORDS: Final = 1.0
 _NEVER: Final = (ENOENT, ENOTDIR, EACCES, ENOEXEC)
@@ -98,8 +97,7 @@ def commit_of(uri: str) -> str:
 
 
 def environment_of(order: Order, wanted: Wanted, named: tuple[str, ...]) -> dict[str, str]:
-    handed_on = {name: os.environ[name] for name in (*HANDED_ON, *named) if name in os.environ}
-    return handed_on | {
+    return handed_on(named) | {
         "LASTGREEN_QUEUE": order.queue,
         "LASTGREEN_REQUEST": str(RequestId(order.queue, order.request)),
         "LASTGREEN_URI": order.head_uri,

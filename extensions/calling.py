@@ -121,7 +121,7 @@ class Caller:
             if len(read) > MOST:
                 break
         text = read[:MOST].decode(errors="replace")
-        return clean(hide(text, self.hidden))
+        return clean(hide(text, self.hidden), MOST)
 
 
 def hide(text: str, secrets: Collection[str]) -> str:
