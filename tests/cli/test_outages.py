@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -57,11 +58,47 @@ class Temporal:
             self._process = None
 
 
+class GitServer:
+    def __init__(self, folder: Path, port: int) -> None:
+        where = subprocess.run(["git", "--exec-path"], capture_output=True, text=True, check=True)
+        self.address = f"git://127.0.0.1:{port}"
+        self._port = port
+        self._command = [
+            *(f"{where.stdout.strip()}/git-daemon", "--export-all", "--enable=receive-pack"),
+            *("--reuseaddr", "--listen=127.0.0.1", f"--port={port}", f"--base-path={folder}"),
+        ]
+        self._process: Process | None = None
+
+    async def start(self) -> None:
+        self._process = await asyncio.create_subprocess_exec(*self._command, stderr=DEVNULL)
+        async with asyncio.timeout(PATIENCE):
+            while not await self._listens():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
+
+    async def _listens(self) -> bool:
+        with suppress(OSError):
+            _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.close()
+            return True
+        return False
+
+    def pause(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    async def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+
 @dataclass
 class Site:
     folder: Path
     remote: Remote
     temporal: Temporal
+    git: GitServer
     environment: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -90,25 +127,37 @@ async def without_temporal(site: Site) -> AsyncIterator[None]:
     await site.temporal.start()
 
 
+@asynccontextmanager
+async def without_git(site: Site) -> AsyncIterator[None]:
+    """It takes every connection and says nothing, then it dies."""
+    site.git.pause()
+    yield
+    await site.git.kill()
+    await site.git.start()
+
+
 Outage = Callable[[Site], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
 async def a_site(folder: Path, **environment: str) -> AsyncIterator[Site]:
-    temporal = Temporal(folder, free_ports()[0])
-    site = Site(folder, Remote(folder / "shop.git"), temporal)
+    for_temporal, for_git = free_ports()
+    temporal, git = Temporal(folder, for_temporal), GitServer(folder, for_git)
+    site = Site(folder, Remote(folder / "shop.git"), temporal, git)
     site.environment = {"TEMPORAL_ADDRESS": temporal.address, **environment}
     (folder / "lastgreen.toml").write_text(
         f'version = 1\n[[queue]]\nname = "{QUEUE}"\nref = "main"\npromote = "green"\n'
-        f'repository = "{site.remote.path}"\nwatch_interval = 1\n'
+        f'repository = "{git.address}/shop.git"\nwatch_interval = 1\n'
         f'command = ["sh", "-c", "while [ -e {site.hold} ]; do sleep 0.1; done"]\n'
     )
     await temporal.start()
+    await git.start()
     try:
         upgraded = await asyncio.to_thread(lastgreen, folder, "db", "upgrade", **site.environment)
         assert upgraded.returncode == 0, upgraded.stderr
         yield site
     finally:
+        await git.kill()
         await temporal.kill()
 
 
@@ -138,6 +187,11 @@ async def must_only_delay(site: Site, out: Outage) -> None:
 async def test_nothing_fails_while_temporal_is_away(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
         await must_only_delay(site, without_temporal)
+
+
+async def test_nothing_fails_while_source_control_is_away(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site:
+        await must_only_delay(site, without_git)
 
 
 async def test_nothing_fails_while_postgresql_is_stopped(tmp_path: Path) -> None:
