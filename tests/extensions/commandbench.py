@@ -87,6 +87,9 @@ class Bench:
     def worktrees(self) -> list[Path]:
         return [*(self.builds / "work").glob("*")]
 
+    def trash(self) -> list[Path]:
+        return [*(self.builds / "trash").glob("*")]
+
     async def ends(self, build: Triggered, seconds: float = 30) -> str:
         handle = self.client.get_workflow_handle(build.build_id)
         await handle.result(rpc_timeout=timedelta(seconds=seconds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import tracemalloc
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from temporalio.worker import Worker
 
 from domain.errors import Misconfigured, RunnerOut
 from domain.results import ProjectResult
+from extensions.buildrunner.command import worktree
 from extensions.buildrunner.command.log import CappedLog
 from extensions.buildrunner.command.worktree import ended_by_the_leash
 from extensions.buildrunner.contract import LOST, Triggered
@@ -366,6 +368,34 @@ async def test_when_the_worker_is_killed_another_builds_the_same_id_again_and_on
             assert await bench.ends(triggered) == "succeeded"
     assert len(text_of(bench.folder / "pid").splitlines()) == 2
     assert "== attempt 2" in bench.log(triggered)
+
+
+async def test_no_verdict_waits_until_all_files_of_its_tree_are_gone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_told, remove = threading.Event(), worktree._remove
+
+    def slowly(*trees: Path) -> None:
+        if "trash" in {part for tree in trees for part in tree.parts}:
+            assert is_told.wait(60)
+        remove(*trees)
+
+    monkeypatch.setattr(worktree, "_remove", slowly)
+    bench.runs("true")
+    async with bench.working():
+        triggered = await bench.runner().trigger(bench.order(bench.commit(a="1")))
+        assert await bench.ends(triggered) == "succeeded"
+        assert not bench.worktrees()
+        (tree,) = bench.trash()
+        assert (tree / "a").exists()
+        is_told.set()
+        await until(lambda: not bench.trash())
+
+
+def test_what_a_dead_worker_threw_away_is_removed_when_the_next_one_starts(tmp_path: Path) -> None:
+    (tmp_path / "trash" / "tree").mkdir(parents=True)
+    assert ended_by_the_leash(tmp_path) == []
+    assert [*(tmp_path / "trash").iterdir()] == []
 
 
 async def test_what_still_runs_is_not_said_to_have_ended(bench: Bench) -> None:

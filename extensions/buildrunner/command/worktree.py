@@ -7,6 +7,7 @@ import fcntl
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,6 +21,7 @@ FETCH_TIMEOUT: Final = 30 * 60
 CHECKOUT_TIMEOUT: Final = 15 * 60
 _TRY_LOCK_EVERY: Final = 0.2
 _STALE: Final = 10 * 60
+_BIN: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trash")
 # git may pack what piles up, but in sight of whoever holds the lock.
 _QUIET: Final = ("-c", "gc.autoDetach=false", "-c", "maintenance.autoDetach=false")
 
@@ -43,7 +45,9 @@ class Wanted:
 
 @asynccontextmanager
 async def checked_out(builds: Path, wanted: Wanted) -> AsyncIterator[Path]:
-    """``GitFailed`` when there is none to be had. It is gone afterwards, whatever happened."""
+    """``GitFailed`` when there is none to be had. It is gone afterwards, whatever happened, and
+    nobody waits until all its files are.
+    """
     tree, known = _folder(builds, "work") / wanted.name, _store(builds, wanted) / "worktrees"
     with _note(builds, wanted):
         left = [*tree.parent.glob(f"{wanted.build}-*"), *known.glob(f"{wanted.build}-*")]
@@ -52,7 +56,8 @@ async def checked_out(builds: Path, wanted: Wanted) -> AsyncIterator[Path]:
             await _add(builds, wanted, tree)
             yield tree
         finally:
-            await asyncio.to_thread(_remove, tree, known / wanted.name)
+            shutil.rmtree(known / wanted.name, ignore_errors=True)
+            _throw_away(builds, tree)
 
 
 def _store(builds: Path, wanted: Wanted) -> Path:
@@ -111,6 +116,13 @@ def _remove(*trees: Path) -> None:
         shutil.rmtree(tree, ignore_errors=True)
 
 
+def _throw_away(builds: Path, tree: Path) -> None:
+    trash = _folder(builds, "trash") / tree.name
+    with suppress(FileNotFoundError):
+        tree.rename(trash)
+        _BIN.submit(_remove, trash)
+
+
 def _open_up(_: object, path: str, __: object) -> None:
     """Caches of some tools are read-only. Links are not followed out of the tree."""
     for closed in (Path(path).parent, Path(path)):
@@ -141,6 +153,7 @@ def _note(builds: Path, wanted: Wanted) -> Iterator[None]:
 
 def ended_by_the_leash(builds: Path) -> list[str]:
     """What ran when its worker ended without a word; each is said once, and tidied up."""
+    _remove(*_folder(builds, "trash").iterdir())
     ended = []
     for path in sorted((builds / "running").glob("*")):
         with suppress(FileNotFoundError), path.open(encoding="utf-8") as note:
