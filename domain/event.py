@@ -24,10 +24,6 @@ class EventType(StrEnum):
     CULPRIT_FOUND = "validation.culprit.found"
 
 
-EDGES: Final = frozenset({EventType.ABANDONED, EventType.CULPRIT_FOUND})
-"""What is news by itself; a record is when it changes the colour of its queue."""
-
-
 @dataclass(frozen=True, slots=True)
 class HookEvent:
     """The payload is identity alone: a sink reads the rest as it is when it is called."""

@@ -70,7 +70,17 @@ def owed(queue: str, *where: sa.ColumnElement[bool]) -> sa.CompoundSelect[Any]:
     return active.union_all(unrecorded).order_by(sa.column("order"), sa.column("number"))
 
 
-async def changes_colour(connection: AsyncConnection, queue: str, number: int) -> bool:
+async def is_change(connection: AsyncConnection, queue: str, number: int, kind: EventType) -> bool:
+    """Whether the event tells of something new: what is abandoned again by itself is not."""
+    if kind is EventType.ABANDONED:
+        request = await the_request(connection, queue, number)
+        return request.origin is not Origin.AUTO_RETRY
+    return kind is EventType.CULPRIT_FOUND or (
+        kind is EventType.RECORDED and await _changes_colour(connection, queue, number)
+    )
+
+
+async def _changes_colour(connection: AsyncConnection, queue: str, number: int) -> bool:
     """Whether this verdict, being the newest, differs from the one before; a queue begins green."""
     two = await many(connection, top(queue, R.recorded_at.is_not(None)).limit(2))
     green = [request.state is State.SUCCEEDED for request in two]

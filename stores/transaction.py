@@ -13,12 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from domain.act import ITSELF, Act
 from domain.errors import Invariant, NotFound
-from domain.event import EDGES, EventType, HookEvent
+from domain.event import EventType, HookEvent
 from domain.request import ENDINGS, Cause, State, Transition, is_arrow
 from domain.settings import Route
 from stores import tables as t
 from stores.engine import begin
-from stores.read import R, changes_colour, check_fence, subject_of
+from stores.read import R, check_fence, is_change, subject_of
 from stores.rows import Committed, Delivering, Happening, Stamp
 
 STEPS: Final = 1_000
@@ -105,7 +105,8 @@ class Tx:
     async def announce(self, number: int, kind: EventType, project: str = "") -> None:
         """Delivery rows of one event, for each sink that hears it: the outbox."""
         event = HookEvent(self.stamp.fence.installation, kind, self.queue, number, self.at, project)
-        is_edge = await self._is_edge(number, kind)
+        asked = any(route.edges for route in self.routes)
+        is_edge = asked and await is_change(self.connection, self.queue, number, kind)
         for route in self.routes:
             if not route.hears(kind, is_edge=is_edge):
                 continue
@@ -123,12 +124,6 @@ class Tx:
             }
             if await self.insert_once(t.hook_deliveries, values):
                 self.committed.wake_hooks.add(number)
-
-    async def _is_edge(self, number: int, kind: EventType) -> bool:
-        """Asked of the store only for a sink that wants to know."""
-        if kind is not EventType.RECORDED or not any(route.edges for route in self.routes):
-            return kind in EDGES
-        return await changes_colour(self.connection, self.queue, number)
 
     async def dead_letter(self, kind: str, subject: str, cause: str, detail: str) -> None:
         """At most one open one for (kind, subject)."""

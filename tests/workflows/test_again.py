@@ -19,6 +19,8 @@ from domain.act import ITSELF, Verb
 from domain.errors import Misconfigured, NoSuchBuild, Refused, RefusedForNow, RunnerOut
 from domain.event import EventType
 from domain.request import Cause, Origin, State
+from domain.settings import Route
+from extensions.hooks.fake import FakeSink
 from tests.trunk import Trunk, running_trunk
 from workflows import policies
 
@@ -46,6 +48,22 @@ async def trunk(client: Client, tmp_path: Path) -> AsyncIterator[Trunk]:
 
 def refuse(trunk: Trunk, times: int) -> None:
     trunk.runner.fail("find", Refused("401: no such token"), times)
+
+
+async def test_what_is_abandoned_again_by_itself_is_no_news(client: Client, tmp_path: Path) -> None:
+    async with running_trunk(client, tmp_path, hooks=(Route("one", edges=True),)) as trunk:
+        one = trunk.sinks["one"] = FakeSink()
+        refuse(trunk, 3)
+        await trunk.report("A")
+        await trunk.until(lambda: _attempts(trunk, 4))
+        await trunk.build_ends("A", "failed")
+        await trunk.recorded("A")
+
+        async def both_heard() -> bool:
+            heard = [(event.type, event.request) for event in one.heard]
+            return heard == [(EventType.ABANDONED, 1), (EventType.RECORDED, 4)]
+
+        await trunk.until(both_heard)
 
 
 @pytest.mark.spec("V381", "V8")
