@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from workflows.queue import QueueWorkflow
 QUEUE: Final = "main"
 TRUNK: Final = "refs/heads/main"
 PATIENCE: Final = 60.0
+NONE: Final[Mapping[int, str]] = {}
 
 
 class Repository:
@@ -46,8 +47,10 @@ class Repository:
         )
         return done.stdout.decode().strip()
 
-    def write(self, count: int) -> list[str]:
-        """That many commits on top of the trunk, one on the other, which no ref names yet."""
+    def write(self, count: int, changes: Mapping[int, str] = NONE) -> list[str]:
+        """That many commits on top of the trunk, one on the other, which no ref names yet.
+        ``changes`` are what the first, second ... does besides, as ``fast-import`` reads it.
+        """
         tip = self.git("for-each-ref", "--format=%(objectname)", TRUNK)
         stream = ""
         for made in range(1, count + 1):
@@ -57,6 +60,7 @@ class Repository:
             stream += f"data <<.\n{self._made}\n.\n"
             stream += f"from {tip}\n" if tip and made == 1 else ""
             stream += f"M 100644 inline file\ndata <<.\n{self._made}\n.\n"
+            stream += changes.get(made, "")
         marks = "".join(f"get-mark :{made}\n" for made in range(1, count + 1))
         found = self.git(
             "fast-import", "--quiet", "--force", "--cat-blob-fd=1", given=stream + marks

@@ -13,7 +13,7 @@ from domain.fact import GREEN
 from domain.request import Cause
 from stores import tables as t
 from stores.ranges import Cover, Covers, RangePage
-from stores.read import R, facts_at, one, the_request, top
+from stores.read import R, attempts_at, facts_at, many, one, the_request, top
 from stores.rows import Request
 from stores.transaction import Tx
 
@@ -77,20 +77,20 @@ async def _write(tx: Tx, rows: Sequence[dict[str, Any]]) -> None:
     await tx.connection.execute(statement, rows)
 
 
-async def covers_of(
-    connection: AsyncConnection, queue: str, uri: str, attempts: tuple[Request, ...]
-) -> Covers:
+async def covers_of(connection: AsyncConnection, queue: str, uri: str) -> Covers:
     """A seek for each question, however long the log; nothing is asked of source control."""
+    attempts = await many(connection, attempts_at(queue, uri))
     fact = await facts_at(connection, queue, uri)
     mine = sa.select(t.coverage).where(C.queue == queue, C.uri == uri)
     row = (await connection.execute(mine)).one_or_none()
     if row is None:
         return Covers(uri, fact, attempts)
     found = Cover(row.uri, row.order, row.offset, row.request, row.degree)
-    by = await the_request(connection, queue, found.request)
-    line = (await the_request(connection, queue, found.order)).line
-    prior = await one(connection, _green(queue, line, R.order < found.order, older=True))
-    following = await one(connection, _green(queue, line, R.order >= found.order, older=False))
+    by = head = await the_request(connection, queue, found.request)
+    if found.order != by.number:
+        head = await the_request(connection, queue, found.order)
+    prior = await one(connection, _green(queue, head.line, R.order < found.order, older=True))
+    following = await one(connection, _green(queue, head.line, R.order >= found.order, older=False))
     return Covers(uri, fact, attempts, found, by, prior, following)
 
 

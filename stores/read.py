@@ -60,6 +60,12 @@ def holder(queue: str) -> sa.Select[Any]:
     return top(queue, R.green_at.is_not(None))
 
 
+def attempts_at(queue: str, uri: str) -> sa.Select[Any]:
+    """The newest first."""
+    mine = sa.select(t.requests).where(R.queue == queue, R.uri == uri)
+    return mine.order_by(R.number.desc())
+
+
 def owed(queue: str, *where: sa.ColumnElement[bool]) -> sa.CompoundSelect[Any]:
     """The only answer to which requests must run: what holds a slot, or owes its record.
     Two seeks, each in the words of its index: any other way a planner reads the whole queue.

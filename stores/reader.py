@@ -20,6 +20,7 @@ from stores.engine import begin
 from stores.ranges import Bisection, Covers
 from stores.read import (
     R,
+    attempts_at,
     audit_of,
     builds_of,
     check_fence,
@@ -107,9 +108,8 @@ class SqlReader:
             return await many(connection, query.order_by(R.number.desc()).limit(limit))
 
     async def attempts(self, queue: str, uri: str) -> Sequence[Request]:
-        query = sa.select(t.requests).where(R.queue == queue, R.uri == uri)
         async with begin(self._engine, reads=True) as connection:
-            return await many(connection, query.order_by(R.number.desc()))
+            return await many(connection, attempts_at(queue, uri))
 
     async def fact(self, queue: str, uri: str, project: str = "") -> Fact | None:
         async with begin(self._engine, reads=True) as connection:
@@ -129,9 +129,8 @@ class SqlReader:
             return await one(connection, query)
 
     async def covers(self, queue: str, uri: str) -> Covers:
-        attempts = tuple(await self.attempts(queue, uri))
         async with begin(self._engine, reads=True) as connection:
-            return await covers_of(connection, queue, uri, attempts)
+            return await covers_of(connection, queue, uri)
 
     async def builds(self, queue: str, number: int) -> Sequence[Build]:
         async with begin(self._engine, reads=True) as connection:

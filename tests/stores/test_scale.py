@@ -1,4 +1,4 @@
-"""A hundred thousand requests cost what a hundred do."""
+"""A hundred thousand requests and a million commits cost what a hundred requests do."""
 
 from __future__ import annotations
 
@@ -6,43 +6,26 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
+from benchmarks.filling import COMMITS, fill
+from domain.bisect import Probe
 from domain.gate import Ancestry
 from domain.request import State
 from stores import tables as t
 from stores.engine import begin
+from stores.ranges import RangePage
 from tests.stores.faults import listening
-from tests.stores.story import NOW, Backend, Story
+from tests.stores.story import Backend, Story
 
 FEW, MANY = 100, 100_000
 TABLES: Final = [table.name for table in t.metadata.sorted_tables if table is not t.installation]
 PAGES: Final = 15
 """Of a statement, at most."""
-GREEN: Final = "i % 10 = 0"
-COUNTED: Final = "with recursive n(i) as (select 1 union all select i + 1 from n where i < {count})"
-FILL: Final = (
-    """insert into requests (queue, number, "order", line, uri, origin, state, cause, strategy,
-        accepted_at, admitted_at, deadline_at, ended_at, green_at, recorded_at)
-    {counted} select '{queue}', i, i, 1, 'u' || i, 'head',
-        case when {green} then 'succeeded' else 'superseded' end,
-        case when {green} then 'build_succeeded' else 'superseded_by_newer_head' end,
-        case when {green} then 'full' end, {now}, case when {green} then {now} end,
-        case when {green} then {now} end, {now}, case when {green} then {now} end,
-        case when {green} then {now} end from n""",
-    """insert into facts (queue, uri, project, request, degree, cause, created_at)
-    {counted} select '{queue}', 'u' || i, '', i, 0.0, 'build_succeeded', {now} from n
-        where {green}""",
-    """insert into builds (queue, runner, id, request, attempt, status, triggered_at)
-    {counted} select '{queue}', 'fake', 'b/' || i, i, 1, 'succeeded', {now} from n where {green}""",
-    """insert into history (queue, subject, kind, occurrence, at, seq, detail)
-    {counted} select '{queue}', cast(i as text), 'accepted', '', {now}, i, '' from n""",
-    """insert into hook_deliveries (queue, event_id, sink, type, request, project, sequence, state,
-        last_error, created_at)
-    {counted} select '{queue}', 'e/' || i, 'log', 'validation.repository.recorded', i, '', 2,
-        'delivered', '', {now} from n where {green}""",
-)
+STATEMENTS: Final = 40
+"""Of a call, which may ask and ask again, at most."""
 
 
 @dataclass
@@ -118,13 +101,8 @@ async def meter(backend: Backend) -> AsyncIterator[Meter]:
 
 async def filled(story: Story, count: int) -> Story:
     story = story.elsewhere(f"queue/{count}")
-    await story.put(t.queues, {"name": story.queue, "next_number": count + 1, "version": 1})
-    async with begin(story.engine) as connection:
-        for fill in FILL:
-            words = {"counted": COUNTED.format(count=count), "green": GREEN, "now": NOW}
-            await connection.execute(sa.text(fill.format(queue=story.queue, **words)))
-        if connection.dialect.name == "postgresql":
-            await connection.execute(sa.text("analyze"))  # as its autovacuum does
+    await fill(story.engine, story.queue, count)
+    await story.search(50)
     return story
 
 
@@ -144,7 +122,14 @@ def questions(story: Story) -> dict[str, Callable[[], Awaitable[Any]]]:
         "recorded": lambda: store.announce(story.stamp(), number, story.settings, None),
         "rewrite": lambda: story.report("other", rewrite=True),
         "latest, last green, holder": lambda: store.queue(queue),
+        "cover": lambda: store.cover(story.stamp(), number, RangePage(("new", "u1"), 0)),
+        "probe": lambda: store.probe(story.stamp(), 50, Probe("u41-5", "u40", "u50"), None),
+        "its search": lambda: store.bisection(queue, 50),
+        "what is known in its range": lambda: store.observed(queue, 50, ["u50", "u41-5"]),
         "attempts at a commit": lambda: store.attempts(queue, "u50"),
+        "its cover and its neighbours": lambda: store.covers(queue, "u50"),
+        "those of one that was never a head": lambda: store.covers(queue, "u41-5"),
+        "those of one that nobody knows": lambda: store.covers(queue, "nobody"),
         "its fact": lambda: store.fact(queue, "u50"),
         "its history": lambda: store.history(queue, 50),
         "its builds": lambda: store.builds(queue, 50),
@@ -153,13 +138,26 @@ def questions(story: Story) -> dict[str, Callable[[], Awaitable[Any]]]:
     }
 
 
+@pytest.mark.spec("V307")
 async def test_no_call_costs_more_when_the_queue_is_long(meter: Meter) -> None:
+    """A commit that a verdict covers is a row: a million of them here."""
     short, long = [await filled(meter.story, count) for count in (FEW, MANY)]
+    assert await rows_of_coverage(long) == MANY * COMMITS == 1_000_000
     asked = questions(long)
     for what, act in questions(short).items():
         few, few_said = await meter.cost(act)
         many, many_said = await meter.cost(asked[what])
         assert many_said == few_said, what
+        assert len(many_said) < STATEMENTS, what
         assert 0 < many <= 2 * few + 20, what
     assert (await short.request(FEW + 1)).state is State.SUCCEEDED
     assert (await long.request(MANY + 1)).state is State.SUCCEEDED
+    covers = await long.store.covers(long.queue, "u41-5")
+    greens = [request and request.uri for request in (covers.prior_green, covers.next_green)]
+    assert greens == ["u40", "u50"]
+
+
+async def rows_of_coverage(story: Story) -> int:
+    mine = sa.select(sa.func.count()).where(t.coverage.c.queue == story.queue)
+    async with begin(story.engine, reads=True) as connection:
+        return (await connection.execute(mine)).scalar_one()
