@@ -20,7 +20,7 @@ from stores.covering import base_of
 from stores.judging import intend_cancel
 from stores.queueing import mint, next_number
 from stores.ranges import Bisection, Searching
-from stores.read import R, last_green, many, one, read_stage, the_request
+from stores.read import R, last_green, many, one, read_stage, the_request, top
 from stores.rows import Request
 from stores.transaction import Tx, move
 
@@ -60,10 +60,8 @@ async def start(tx: Tx, red: Request, by: Act | None = None) -> None:
     named = RequestId(tx.queue, red.number)
     if red.cause is not Cause.BUILD_FAILED or red.origin is Origin.PROBE:
         raise Refused(f"{named} is not red")
-    base = await base_of(tx.connection, red)
-    green = base and await _is_green(tx.connection, tx.queue, base)
-    if base is None or not green:
-        raise Refused(f"{named} was built in full, and no older commit is green")
+    if (base := await _green_below(tx.connection, red)) is None:
+        raise Refused(f"{named} was built in full, and no older commit of its line is green")
     if (other := await _of_this_streak(tx, red)) is not None:
         raise Refused(f"{RequestId(tx.queue, other)} of the same red streak was bisected")
     values = {"queue": tx.queue, "request": red.number, "state": Searching.RUNNING, "detail": ""}
@@ -73,10 +71,13 @@ async def start(tx: Tx, red: Request, by: Act | None = None) -> None:
     tx.committed.wake_queue = True
 
 
-async def _is_green(connection: AsyncConnection, queue: str, uri: str) -> bool:
-    f = t.facts.c
-    mine = (f.queue == queue) & (f.uri == uri) & (f.project == "") & (f.degree == GREEN)
-    return (await connection.execute(sa.select(f.request).where(mine).limit(1))).first() is not None
+async def _green_below(connection: AsyncConnection, red: Request) -> str | None:
+    """What a rewrite has left behind may be green, and says nothing of what lies below."""
+    if red.base_uri is not None:
+        return red.base_uri
+    older = (R.line == red.line) & (R.order < red.order) & R.green_at.is_not(None)
+    green = await one(connection, top(red.queue, older))
+    return green.uri if green else None
 
 
 async def _of_this_streak(tx: Tx, red: Request) -> int | None:

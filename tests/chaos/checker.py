@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
-
-import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.event import EventType, HookEvent
 from domain.request import ABANDONED, ENDINGS, Cause, State
-from stores import tables as t
-from stores.engine import begin
+from tests.chaos.evidence import Evidence, Row, newest
+from tests.chaos.searches import (
+    one_probe_at_a_time,
+    the_answers,
+    the_covers,
+    the_probes,
+    the_searches,
+)
 
-Row = Mapping[str, Any]
 ENDS: Final = frozenset({EventType.RECORDED, EventType.CANCELLED, EventType.ABANDONED})
 EXCUSED: Final = frozenset({"cancel_unconfirmed", "late_verdict"})
 """What the history says of a build that may outlive its request's slot."""
@@ -29,66 +30,6 @@ KEPT: Final = (
 
 class Violated(AssertionError):
     pass
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A build, as its runner knows it."""
-
-    id: str
-    key: str
-    uri: str
-    status: str
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """All that is left of a run; ``rows`` are the queue's own, by table."""
-
-    queue: str
-    rows: Mapping[str, Sequence[Row]]
-    pushes: Sequence[str]
-    ref: str | None
-    heard: Mapping[str, Sequence[HookEvent]]
-    ran: Sequence[Ran]
-    tip: str | None
-    cap: int = 1
-    most_open: int = 0
-    """The most builds that the runner had under way at one time."""
-    earlier: Sequence[Mapping[str, Sequence[Row]]] = ()
-    """The rows as they were whenever somebody looked while it ran."""
-    has_own_key: bool = True
-
-    @property
-    def requests(self) -> Sequence[Row]:
-        return self.rows["requests"]
-
-    def told(self, number: int | str) -> Counter[str]:
-        mine = [h for h in self.rows["history"] if h["subject"] == str(number)]
-        return Counter(row["kind"] for row in mine)
-
-    def fact(self, uri: str) -> Row | None:
-        """The authoritative one about the repository."""
-        at = [f for f in self.rows["facts"] if (f["uri"], f["project"]) == (uri, "")]
-        return max(at, key=lambda f: (f["degree"] == 0, f["request"]), default=None)
-
-    def is_green(self, uri: str) -> bool:
-        fact = self.fact(uri)
-        return fact is not None and fact["degree"] == 0
-
-
-async def rows_of(engine: AsyncEngine, queue: str) -> dict[str, list[Row]]:
-    tables = [table for table in t.metadata.sorted_tables if table is not t.installation]
-    async with begin(engine, reads=True) as connection:
-        found: dict[str, list[Row]] = {}
-        for table in tables:
-            query = sa.select(table).where(next(iter(table.c)) == queue)
-            found[table.name] = [dict(row._mapping) for row in await connection.execute(query)]
-    return found
-
-
-def newest(requests: Sequence[Row]) -> Row | None:
-    return max(requests, key=lambda r: (r["order"], r["number"]), default=None)
 
 
 def the_ref(e: Evidence) -> Iterator[str]:
@@ -291,6 +232,11 @@ RULES: Final[Sequence[Callable[[Evidence], Iterator[str]]]] = (
     the_history,
     what_is_left,
     the_builds,
+    the_covers,
+    the_answers,
+    the_probes,
+    one_probe_at_a_time,
+    the_searches,
 )
 
 

@@ -24,7 +24,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import WorkflowEnvironment
 
 from domain.act import Verb
-from domain.errors import Refused, RunnerOut
+from domain.errors import NotFound, Refused, RunnerOut
 from extensions.buildrunner.fake import TERMINAL
 from tests.chaos.checker import check
 from tests.chaos.worker_process import OUT, UP
@@ -35,7 +35,10 @@ STEPS: Final = 14
 AT_ONCE: Final = 4
 OUTAGE: Final = 0.4
 """Seconds."""
-ENDS: Final = ("succeeded", "succeeded", "succeeded", "failed")
+FIRST: Final = 6
+"""So many commits at least are good."""
+TURNS: Final = 0.25
+FLAKES: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Lived:
     did: Counter[str]
     starts: int
     deaths: int
+    searches: Counter[str]
 
 
 class Life:
@@ -53,9 +57,12 @@ class Life:
         self.did = Counter[str]()
         self.kills = 0
         self._landed = 0
+        self._turns = set[str]()
+        """Commits that break the trunk, or repair it."""
 
     async def push(self) -> None:
-        self.world.source.land(self._new())
+        for _ in range(self.random.randrange(1, FIRST)):
+            self.world.source.land(self._new())
         for _ in range(self.random.randrange(3)):
             await self.world.poke()
 
@@ -73,7 +80,9 @@ class Life:
     async def builds_end(self) -> None:
         for build in list(self.world.runner.builds.values()):
             if build.status not in TERMINAL:
-                await self.world.runner.finish(build.order.head_uri, self.random.choice(ENDS))
+                await self.world.runner.finish(
+                    build.order.head_uri, self._says(build.order.head_uri)
+                )
 
     async def kill(self) -> None:
         await self.world.kill()
@@ -88,6 +97,9 @@ class Life:
 
     async def cancel(self) -> None:
         await self._ask_of_one(Verb.CANCEL)
+
+    async def cancel_search(self) -> None:
+        await self._ask_of_one(Verb.CANCEL_BISECT)
 
     async def retry(self) -> None:
         await self._ask_of_one(Verb.RETRY)
@@ -121,6 +133,7 @@ class Life:
 
     async def live(self) -> None:
         await self.push()
+        await self.world.until(self._is_green, "the first green")
         for _ in range(STEPS):
             step = self.random.choice(WHAT_MAY_HAPPEN)
             self.did[step.__name__] += 1
@@ -134,23 +147,39 @@ class Life:
         await self.builds_end()
         return await self.world.is_quiet()
 
+    async def _is_green(self) -> bool:
+        """A search begins at one."""
+        await self.world.runner.finish(self.world.source.tip or "", "succeeded")
+        return (await self.world.store.queue(self.world.queue)).last_green is not None
+
     async def _is_up(self) -> bool:
         return (self.world.folder / UP).exists()
 
     async def _ask_of_one(self, verb: Verb) -> None:
         requests = await self.world.store.requests(self.world.queue, limit=100)
         if requests:
-            with suppress(Refused):  # told to who asks, and audited
+            with suppress(Refused, NotFound):  # told to who asks, and audited
                 await self.world.ask(verb, self.random.choice(requests).number)
 
     def _new(self) -> str:
         self._landed += 1
-        return f"commit-{self._landed}"
+        new = f"commit-{self._landed}"
+        if self.random.random() < TURNS:
+            self._turns.add(new)
+        return new
+
+    def _says(self, uri: str) -> str:
+        """What the commit is, most times."""
+        turns = self._turns & set(self.world.source.line(uri)[:-FIRST])
+        is_red = len(turns) % 2 == 1 or self.random.random() < FLAKES
+        return "failed" if is_red else "succeeded"
 
 
 WHAT_MAY_HAPPEN: Final[Sequence[Callable[[Life], Awaitable[None]]]] = (
-    *(Life.push, Life.push, Life.push, Life.builds_end, Life.builds_end, Life.kill, Life.kill),
+    *(Life.push, Life.push, Life.push, Life.push, Life.kill, Life.kill),
+    *(Life.builds_end, Life.builds_end, Life.builds_end, Life.builds_end, Life.builds_end),
     *(Life.force_push, Life.webhook_twice, Life.pause, Life.resume, Life.cancel, Life.retry),
+    Life.cancel_search,
     *(Life.deafness, Life.store_outage, Life.source_outage, Life.runner_outage, Life.sink_outage),
 )
 
@@ -158,7 +187,8 @@ WHAT_MAY_HAPPEN: Final[Sequence[Callable[[Life], Awaitable[None]]]] = (
 async def live(client: Client, seed: int, url: str = "") -> Lived:
     random = Random(seed)
     given = {
-        "max_concurrent": random.choice((1, 1, 2, 3)),
+        "max_concurrent": random.choice((1, 2, 3, 3)),
+        "bisect": random.choice(("off", "auto", "auto", "auto")),
         "confirm_failures": random.choice((0, 1)),
         "validation_timeout": random.choice((14_400, 14_400, 2)),
         "cancel_grace": 1,
@@ -168,14 +198,16 @@ async def live(client: Client, seed: int, url: str = "") -> Lived:
         life = Life(world, random)
         world.start()
         await life.live()
-        check(await world.evidence())
-        return Lived(seed, life.did, world.starts, life.kills)
+        evidence = await world.evidence()
+        check(evidence)
+        searches = Counter(str(row["state"]) for row in evidence.rows["bisections"])
+        return Lived(seed, life.did, world.starts, life.kills, searches)
 
 
 async def live_all(client: Client, seeds: Sequence[int]) -> int:
     """How many violated something; each seed is told as it ends."""
     places = asyncio.Semaphore(AT_ONCE)
-    did = Counter[str]()
+    did, searches = Counter[str](), Counter[str]()
     starts = kills = 0
     violated: list[int] = []
 
@@ -189,11 +221,13 @@ async def live_all(client: Client, seeds: Sequence[int]) -> int:
                 _tell(f"seed {seed}: {traceback.format_exc(limit=-1)}")
                 return
         did.update(lived.did)
+        searches.update(lived.searches)
         starts, kills = starts + lived.starts, kills + lived.deaths
         _tell(f"seed {seed}: {sum(lived.did.values())} steps, {lived.starts} starts")
 
     await asyncio.gather(*map(one, seeds))
     _tell(", ".join(f"{name} {count}" for name, count in sorted(did.items())))
+    _tell(", ".join(f"searches {state} {n}" for state, n in sorted(searches.items())))
     _tell(f"{len(seeds)} seeds, {kills} kills, {starts} starts, violations={len(violated)}")
     if violated:
         _tell(f"again: make chaos ARGS='--seeds 1 --first {min(violated)}'")

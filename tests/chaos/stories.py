@@ -11,7 +11,8 @@ from temporalio.client import Client
 
 from domain.act import Act, Verb
 from domain.request import State
-from tests.chaos.checker import Evidence, check
+from tests.chaos.checker import check
+from tests.chaos.evidence import Evidence
 from tests.chaos.gate import Plan, Point
 from tests.chaos.world import World, a_world
 

@@ -10,14 +10,20 @@ import pytest
 import pytest_asyncio
 
 from domain.act import Act, Verb
+from domain.bisect import Probe
 from domain.event import EventType, HookEvent
+from domain.fact import Exit, Require
 from domain.request import Cause
 from domain.settings import Route
+from stores.ranges import RangePage
 from stores.rows import Delivering, Failure
-from tests.chaos.checker import Evidence, Ran, Violated, check, rows_of, violations
+from tests.chaos.checker import Violated, check, violations
+from tests.chaos.evidence import Evidence, Ran, answers_of, rows_of
 from tests.stores.story import Backend, Story
 
 SINK: Final = "log"
+LINE: Final = "ABCDEFGH"
+ENDS: Final = frozenset(Cause)
 
 
 async def told(story: Story) -> list[HookEvent]:
@@ -32,7 +38,7 @@ async def told(story: Story) -> list[HookEvent]:
 
 
 async def a_history(story: Story) -> None:
-    """A is green, B red, C superseded, D never triggered, E cancelled, F green."""
+    """A is green, B red, C superseded, D never triggered, E cancelled, F green; then a search."""
     await story.validate("A")
     await story.validate("B", "failed")
     await story.report("C", "D")
@@ -43,6 +49,27 @@ async def a_history(story: Story) -> None:
     cancel = Act("1", Verb.CANCEL, "ada", "because", "5")
     await story.store.act(story.stamp(), cancel, story.settings)
     await story.validate("F")
+    await a_search(story)
+
+
+async def a_search(story: Story) -> None:
+    """H is red, G below it green, H red once more: it is what broke the trunk."""
+    red = await story.report("H")
+    await story.turn()
+    await verdict(story, red, "failed", "H", "G")
+    for number, (uri, said) in enumerate((("G", "succeeded"), ("H", "failed")), red + 1):
+        await story.store.probe(story.stamp(), red, Probe(uri, "F", "H"), None)
+        await story.turn()
+        await verdict(story, number, said, uri)
+    await story.store.end_bisection(story.stamp(), red, "H", "Ada", story.settings)
+
+
+async def verdict(story: Story, number: int, said: str, *covers: str) -> None:
+    await story.trigger(number)
+    await story.answer(number, said)
+    assert await story.store.facts(story.stamp(), number, bisects=True)
+    await story.store.cover(story.stamp(), number, RangePage(covers, 0, is_last=True))
+    await story.store.announce(story.stamp(), number, story.settings, None)
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -57,7 +84,11 @@ async def good(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Eviden
         ran = [
             Ran(b["id"], f"key/{b['id']}", uris[b["request"]], b["status"]) for b in rows["builds"]
         ]
-        yield Evidence(story.queue, rows, ["A", "F"], "F", heard, ran, "F", 1, 1, [rows])
+        yield Evidence(
+            *(story.queue, rows, ["A", "F"], "F", heard, ran, "H", 1, 1, [rows]),
+            parents=dict(zip(LINE, [None, *LINE], strict=False)),
+            answers=await answers_of(story.store, story.queue, LINE),
+        )
 
 
 def changed(e: Evidence, table: str, which: Mapping[str, Any], **values: Any) -> Evidence:
@@ -106,6 +137,17 @@ def overlap(e: Evidence) -> Evidence:
     return changed(e, "history", {"kind": "admitted", "subject": "6"}, seq=ended - 1)
 
 
+def two_probes(e: Evidence) -> Evidence:
+    """The ninth was made before the eighth had ended."""
+    ended = next(h["seq"] for h in e.rows["history"] if h["subject"] == "8" and h["kind"] in ENDS)
+    return changed(e, "history", {"kind": "accepted", "subject": "9"}, seq=ended - 1)
+
+
+def says(e: Evidence, uri: str, exact: Exit, covered: Exit) -> Evidence:
+    said = {Require.EXACT: exact, Require.COVERED: covered}
+    return replace(e, answers={**e.answers, uri: said})
+
+
 BROKEN: Final[Mapping[str, tuple[str, Callable[[Evidence], Evidence]]]] = {
     "the ref went back": ("the_ref", lambda e: replace(e, pushes=["F", "A"], ref="A")),
     "the ref at a red commit": ("the_ref", lambda e: replace(e, pushes=["A", "B", "F"])),
@@ -148,7 +190,7 @@ BROKEN: Final[Mapping[str, tuple[str, Callable[[Evidence], Evidence]]]] = {
         "no_request_is_lost",
         lambda e: changed(e, "requests", number(1), recorded_at=None),
     ),
-    "a head that nobody validated": ("no_request_is_lost", lambda e: replace(e, tip="G")),
+    "a head that nobody validated": ("no_request_is_lost", lambda e: replace(e, tip="Z")),
     "an event that was not heard": ("the_events", lambda e: sounds(e, lambda h: h[:-1])),
     "an event that is pending": (
         "the_events",
@@ -189,6 +231,72 @@ BROKEN: Final[Mapping[str, tuple[str, Callable[[Evidence], Evidence]]]] = {
     "a last green without a fact": ("what_is_left", lambda e: without(e, "facts", uri="F")),
     "two builds of one key": ("the_builds", lambda e: ran(e, "b/1/1", key="key/b/2/1")),
     "a build nobody made": ("the_builds", lambda e: replace(e, ran=e.ran[1:])),
+    "a cover of another's commit": (
+        "the_covers",
+        lambda e: changed(e, "coverage", {"uri": "G"}, uri="A"),
+    ),
+    "a cover above its verdict": (
+        "the_covers",
+        lambda e: changed(e, "coverage", {"uri": "G"}, uri="H"),
+    ),
+    "a cover that no verdict gave": (
+        "the_covers",
+        lambda e: changed(e, "coverage", {"uri": "H"}, degree=0.0),
+    ),
+    "a cover in another's place": (
+        "the_covers",
+        lambda e: changed(e, "coverage", {"uri": "H"}, offset=-1),
+    ),
+    "a cover that is told as a fact": (
+        "the_answers",
+        lambda e: says(e, "C", Exit.GREEN, Exit.GREEN),
+    ),
+    "a broken commit that is green where covers count": (
+        "the_answers",
+        lambda e: says(e, "B", Exit.BROKEN, Exit.GREEN),
+    ),
+    "a green cover that nobody wrote": (
+        "the_answers",
+        lambda e: says(e, "C", Exit.UNKNOWN, Exit.GREEN),
+    ),
+    "a probe in the green log": (
+        "the_probes",
+        lambda e: changed(e, "requests", number(8), green_at=9),
+    ),
+    "a probe that was superseded": (
+        "the_probes",
+        lambda e: changed(e, "requests", number(8), cause=Cause.SUPERSEDED_BY_NEWER_HEAD),
+    ),
+    "a probe of a green request": (
+        "the_probes",
+        lambda e: changed(e, "requests", number(8), probe_of=6),
+    ),
+    "a probe on a broken commit": (
+        "the_probes",
+        lambda e: changed(e, "requests", number(8), base_uri="B"),
+    ),
+    "two probes at one time": ("one_probe_at_a_time", two_probes),
+    "a probe that is last green": (
+        "the_ref",
+        lambda e: replace(e, pushes=["A", "F", "G"], ref="G"),
+    ),
+    "a search that never ends": (
+        "the_searches",
+        lambda e: changed(e, "bisections", {}, state="running"),
+    ),
+    "a search that nobody hears of": (
+        "the_searches",
+        lambda e: changed(e, "bisections", {}, state="inconclusive"),
+    ),
+    "a culprit that nobody told": (
+        "the_searches",
+        lambda e: without(e, "history", kind="culprit_found"),
+    ),
+    "a culprit that was red once": ("the_searches", lambda e: without(e, "facts", request=9)),
+    "a culprit on top of a commit that was never green": (
+        "the_searches",
+        lambda e: without(e, "facts", uri="G"),
+    ),
 }  # fmt: skip
 
 
@@ -218,7 +326,7 @@ def test_a_second_copy_of_an_event_is_no_lie(good: Evidence) -> None:
 
 def test_a_commit_that_is_green_again_may_hold_the_ref_again(good: Evidence) -> None:
     """Adopted: the request is newer, and so is what it holds."""
-    back = {"uri": "A", "number": 7, "order": 7}
+    back = {"uri": "A", "number": 20, "order": 20}
     newer = [{**good.requests[0], **back, "admitted_at": None, "cause": "adopted_fact"}]
     rows = {**good.rows, "requests": [*good.requests, *newer]}
     bad = replace(good, rows=rows, pushes=["A", "F", "A"], ref="A", tip="A")

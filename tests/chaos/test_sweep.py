@@ -14,7 +14,7 @@ from temporalio.client import Client
 
 from domain.act import Act, Verb
 from domain.request import State
-from tests.chaos.checker import Row
+from tests.chaos.evidence import Row
 from tests.chaos.gate import Plan, Point
 from tests.chaos.stories import PERIODIC, STORIES, OnDeath, Story, Told, tell
 from tests.chaos.world import World

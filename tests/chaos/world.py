@@ -30,9 +30,10 @@ from extensions.hooks.fake import FakeSink
 from extensions.sourcecontrol.fake import FakeRemotes, FakeSourceControl
 from stores import schema
 from stores.engine import open_engine
+from stores.ranges import Searching
 from stores.reader import SqlReader
 from stores.rows import Happening
-from tests.chaos.checker import Evidence, Ran, Row, newest, rows_of
+from tests.chaos.evidence import Evidence, Ran, Row, answers_of, newest, rows_of
 from tests.chaos.gate import Plan, Point, passed
 from tests.chaos.worker_process import UP, Job, main
 from wiring.asking import Asking
@@ -173,6 +174,7 @@ class World:
         moving = any(r["state"] in idle for r in requests)
         owes = any(r["cause"] in VERDICTS and r["recorded_at"] is None for r in requests)
         pending = any(d["state"] == "pending" for d in rows["hook_deliveries"])
+        moving |= any(b["state"] == Searching.RUNNING for b in rows["bisections"])
         top = newest(requests)
         is_seen = top is not None and top["uri"] == self.source.tip
         return is_seen and not (moving or owes or pending)
@@ -190,6 +192,8 @@ class World:
             self.settings.max_concurrent,
             self.runner.most_open,
             self.at_death,
+            parents=dict(self.source.parents),
+            answers=await answers_of(self.store, self.queue, self.source.parents),
         )
 
     def passed(self) -> list[Point]:
@@ -229,7 +233,7 @@ class World:
         for request in await self.store.requests(self.queue, limit=10_000):
             number = request.number
             names += [ids.build(self.queue, number), ids.record(self.queue, number)]
-            names += [ids.hooks(self.queue, number)]
+            names += [ids.hooks(self.queue, number), ids.bisect(self.queue, number)]
             names += [ids.buildsignal(self.queue, number, attempt) for attempt in (1, 2, 3)]
         return names
 

@@ -131,8 +131,25 @@ async def test_off_starts_nothing_and_ask_waits_for_a_person(trunk: Trunk, ask: 
 async def test_a_full_build_without_any_green_below_cannot_be_searched(ask: Trunk) -> None:
     await ask.report("A")
     await ask.fails("A")
-    with pytest.raises(Refused, match="no older commit is green"):
+    with pytest.raises(Refused, match="no older commit of its line is green"):
         await ask.act(Verb.BISECT, 1)
+
+
+@pytest.mark.spec("V404")
+async def test_after_a_rewrite_nobody_is_blamed_for_what_lay_below(auto: Trunk) -> None:
+    """c1 broke the trunk and was never built, c2 repaired it; then it is c1 and x alone."""
+    await auto.report("base")
+    await auto.succeeds("base")
+    auto.source.land("c1")
+    await auto.report("c2")
+    await auto.succeeds("c2")
+    auto.source.rewrite("c1", "x")
+    await auto.look()
+    await auto.fails("x")
+    number = (await auto.recorded("x")).number
+    assert await auto.store.bisection(auto.queue, number) is None
+    with pytest.raises(Refused):
+        await auto.act(Verb.BISECT, number)
 
 
 @pytest.mark.spec("V405")
