@@ -12,6 +12,8 @@ from domain.gate import Ancestry, Hold, Reason, clock, due_again
 from domain.identity import RequestId
 from domain.request import ENDINGS, Origin, Request
 
+MOST: Final = 10
+"""Requests that are named where all of them would be too long."""
 ADOPTS: Final = (Origin.HEAD, Origin.AUTO_RETRY)
 
 
@@ -38,6 +40,11 @@ def shown(build: Build) -> str:
 
 def about(request: Request, kind: str, text: str, since: int, until: int | None = None) -> Line:
     return Line(kind, f"{named(request)} {text}", named(request), request.uri, (), since, until)
+
+
+def _all(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MOST} more"] if len(names) > MOST else []
+    return " and ".join([*names[:MOST], *more])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class Gate:
     waiting: Sequence[Request] = ()
     flights: Sequence[Flight] = ()
     pause: Pause | None = None
+    more: int = 0
+    """How many are left out."""
 
     def lines(self) -> Iterator[Line]:
         yield self._hold()
@@ -107,25 +116,29 @@ class Gate:
             yield Line("paused", str(self.pause), who=(self.pause.by,), since=self.pause.since)
         yield from (flight.line for flight in self.flights)
         yield from (self._behind(r) for r in self.waiting if r.number != self.hold.waiting)
+        if self.more:
+            yield Line("more", f"and {self.more} more: `lastgreen explain {self.queue}`")
 
     def _hold(self) -> Line:
         hold, kind = self.hold, self.hold.reason.name.lower()
         who = tuple(str(RequestId(self.queue, number)) for number in hold.who)
         if hold.reason is Reason.NOTHING_WAITS:
-            busy = f"nothing waits; in flight: {' and '.join(who)}"
+            busy = f"nothing waits; in flight: {_all(who)}"
             return Line(kind, busy if who else "idle: the newest head is done", who=who)
+        if hold.reason is Reason.NOT_CONFIGURED:
+            return Line(kind, "the queue is not configured: heads wait until it is again")
         first = next((r for r in self.waiting if r.number == hold.waiting), None)
         if first is None:
-            return Line(kind, "the queue is not configured: heads wait until it is again")
+            return Line("moves", "the queue moves on just now: ask again")
         if self.pause and hold.reason is Reason.PAUSED:
             who = (self.pause.by,)
         since = clock(first.accepted_at)
         text = HELD[hold.reason].format(
-            who=" and ".join(who),
+            who=_all(who),
             pause=self.pause,
             rival="is in flight" if {*hold.who} & {*self._flying()} else "owes its record",
             then="its fact is adopted" if first.origin in ADOPTS else "it is built after that",
-            strangers=" and ".join(self._strangers()),
+            strangers=_all([*self._strangers()]),
         )
         sentence = f"{named(first)} ({first.uri}) waits since {since}{text}"
         return Line(kind, sentence, named(first), first.uri, who, first.accepted_at)

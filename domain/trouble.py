@@ -28,8 +28,8 @@ ASKED: Final = SOURCE_CONTROL | RUNNER
 def asks(activity: str, since: int, about: str = "", until: int | None = None) -> Line:
     """A question to the outside without an answer yet."""
     who = "source control" if activity in SOURCE_CONTROL else "the build runner"
-    sentence = f"asks {who} {ASKED[activity]}{about and ' '}{about} since {clock(since)}"
-    sentence += f"; judges by news, or at {clock(until)}" if until else ""
+    sentence = f"asks {who} since {clock(since)} {ASKED[activity]}{about and ': '}{about}"
+    sentence += f"; it is judged by news, or at {clock(until)}" if until else ""
     return Line(f"asks_{activity}", sentence, since=since, until=until)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -17,6 +18,9 @@ from stores.bisecting import read_bisection
 from stores.covering import covers_of
 from stores.read import R, history_of, holder, last_green, letters, many, one, owed
 from stores.view import gate_of, tries_of, view_of
+
+GREENS: Final = 50
+"""So many may have been left out before the present place of the ref is not known."""
 
 
 async def explained(
@@ -49,7 +53,7 @@ async def _held(
 async def _unrecorded(connection: AsyncConnection, queue: str) -> AsyncIterator[Line]:
     d = t.dead_letters.c
     refused = letters(queue).where(d.kind == "record", d.resolved_at.is_(None))
-    why = {row.subject: row.detail for row in await connection.execute(refused)}
+    why = {row.subject: " ".join(row.detail.split()) for row in await connection.execute(refused)}
     for request in await many(connection, owed(queue)):
         if request.state.is_terminal:
             yield owes_record(request, why.get(str(request.number), ""))
@@ -62,25 +66,21 @@ async def _of_queue(
         yield tries.line
     if settings and (green := await one(connection, last_green(queue))):
         belongs = await one(connection, holder(queue))
-        at, left_out = await _promoted(connection, queue), ""
-        for row in await history_of(connection, queue, str(belongs.number)) if belongs else ():
-            left_out = row.detail if row.kind == "promotion_left_out" else left_out
-        for line in Promotion(settings.promote, green, belongs, at, left_out).lines():
+        told = await history_of(connection, queue, str(belongs.number)) if belongs else []
+        left_out = "".join([row.detail for row in told if row.kind == "promotion_left_out"][-1:])
+        at, why = await _promoted(connection, queue), " ".join(left_out.split())
+        for line in Promotion(settings.promote, green, belongs, at, why).lines():
             yield line
 
 
 async def _promoted(connection: AsyncConnection, queue: str) -> str | None:
     """Where the newest record that moved the ref, or found it in its place, left it."""
-    h = t.history.c
-    mine = (h.queue == R.queue) & (h.subject == sa.cast(R.number, sa.Text))
-    newest = (
-        sa.select(h.detail)
-        .join(t.requests, mine)
-        .where(R.queue == queue, R.green_at.is_not(None), h.kind == "promoted")
-        .order_by(R.order.desc(), R.number.desc())
-        .limit(1)
-    )
-    detail = (await connection.execute(newest)).scalar()
+    h, newest = t.history.c, (R.order.desc(), R.number.desc())
+    greens = sa.select(R.number).where(R.queue == queue, R.green_at.is_not(None)).order_by(*newest)
+    numbers = (await connection.execute(greens.limit(GREENS))).scalars()
+    mine = (h.queue == queue) & h.subject.in_([str(number) for number in numbers])
+    told = sa.select(h.detail).where(mine, h.kind == "promoted").order_by(h.seq.desc()).limit(1)
+    detail = (await connection.execute(told)).scalar()
     return detail.partition(": ")[2] if detail else None
 
 

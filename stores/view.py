@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from domain.explain import Flight, Gate, Pause, Tries
+from domain.explain import MOST, Flight, Gate, Pause, Tries
 from domain.gate import Ask, Flying, Hold, Reason, View, Waiting, asked
 from domain.request import VERDICTS, Cause, Origin, State
 from domain.settings import QueueSettings, ms
@@ -113,19 +113,24 @@ async def everything_owed(
     return tuple(must)
 
 
-async def gate_of(connection: AsyncConnection, queue: str, step: Ask | Hold) -> Gate:
-    """What the gate decided, with whom it is about."""
+async def gate_of(
+    connection: AsyncConnection, queue: str, step: Ask | Hold, most: int | None = None
+) -> Gate:
+    """What the gate decided, with whom it is about; first those that stand in the way."""
     waiting, flying = await active_of(connection, queue)
-    flights = [await _flight(connection, request) for request in flying]
     hold = asked(step) if isinstance(step, Ask) else step
-    return Gate(queue, hold, waiting, flights, await _pause(connection, queue))
+    flying = sorted(flying, key=lambda r: r.number not in hold.who)
+    flights = [await _flight(connection, request) for request in flying[:most]]
+    more = len(waiting[most:]) + len(flying[most:]) if most else 0
+    pause = await _pause(connection, queue)
+    return Gate(queue, hold, waiting[:most], flights, pause, more)
 
 
 async def told_of(connection: AsyncConnection, queue: str, step: Ask | Hold) -> Gate:
-    """For each turn: of a queue that is at ease nothing more is read."""
+    """For each turn: short, and of a queue that is at ease nothing more is read."""
     if isinstance(step, Hold) and step.reason is Reason.NOTHING_WAITS and not step.detail:
         return Gate(queue, step)
-    return await gate_of(connection, queue, step)
+    return await gate_of(connection, queue, step, MOST)
 
 
 async def _flight(connection: AsyncConnection, request: Request) -> Flight:

@@ -33,10 +33,8 @@ from workflows.queue import QueueWorkflow
 PATIENCE: Final = timedelta(seconds=5)
 LONGEST: Final = 500
 NOT_ASKED: Final = "not_asked"
-HELD: Final = frozenset(reason.name.lower() for reason in Reason)
-OF_THE_GATE: Final = HELD | {"paused", "in_flight", "waits"}
+OF_THE_STORE: Final = {"paused", "in_flight", "waits", "more"} | {r.name.lower() for r in Reason}
 """What the queue's workflow was told by the store, which may know better by now."""
-ONLY_ASKED: Final = Reason.SOURCE_CONTROL.name.lower()
 
 
 async def explain(
@@ -54,7 +52,7 @@ async def explain(
     except (TemporalOut, RPCError) as error:
         told = [_not_asked(str(error))]
     lines = [_better(line, told) for line in lines]
-    more = [line for line in told if line.kind not in OF_THE_GATE]
+    more = [line for line in told if line.kind not in OF_THE_STORE]
     if uri is not None:
         own = {line.request for line in lines}
         more = [line for line in more if line.request in own or line.kind == NOT_ASKED]
@@ -88,10 +86,11 @@ async def _told(client: Client, queue: str) -> Sequence[Line]:
 
 
 def _better(line: Line, told: Sequence[Line]) -> Line:
-    """What descends from what the queue's workflow was told; the store was not."""
-    if line.kind != ONLY_ASKED:
+    """What descends from what, the queue's workflow was told, and the store was not."""
+    if line.kind != Reason.SOURCE_CONTROL.name.lower():
         return line
-    return next((t for t in told if t.kind in HELD and t.request == line.request), line)
+    held = Reason.NOT_ON_TOP.name.lower()
+    return next((t for t in told if (t.kind, t.request) == (held, line.request)), line)
 
 
 async def _troubles(client: Client, reader: Reader, queue: str) -> AsyncIterator[Line]:

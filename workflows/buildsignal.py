@@ -95,6 +95,6 @@ class BuildSignalWorkflow:
         )
 
     def _explain(self) -> None:
-        ask = self._question
+        ask, since = self._question, int(workflow.info().start_time.timestamp() * 1000)
         about = f"{ask.build} of {ask.runner}, {ask.stored}"
-        Says()("build", asks("watch_build", now_ms(), about, self._until))
+        Says()("build", asks("watch_build", since, about, self._until))

@@ -52,7 +52,7 @@ class RecordWorkflow:
         if recorded.base is None and not promotes:
             return None
         at = stamp(ask.fence, ask.queue)
-        Says()("record", asks("publish", at.at, f"of {recorded.head or ask.uri}"))
+        Says()("record", asks("publish", at.at, recorded.head or ask.uri))
         try:
             done = await workflow.execute_activity_method(
                 SourceControlActivities.publish,

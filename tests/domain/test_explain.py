@@ -56,6 +56,18 @@ def test_an_idle_queue_says_so() -> None:
     assert clock(0) == "1970-01-01 00:00:00 UTC"
 
 
+def test_of_many_requests_the_first_are_named_and_the_rest_are_counted() -> None:
+    hold = Hold(Reason.NO_FREE_SLOT, 30, tuple(range(1, 13)))
+    held, *_, last = Gate("main", hold, [a_request(30, "e")], more=7).lines()
+    assert held.sentence.endswith("request/main/10 and 2 more")
+    assert last.sentence == "and 7 more: `lastgreen explain main`"
+
+
+def test_a_queue_that_moves_on_while_it_is_read_says_so() -> None:
+    (line,) = Gate("main", Hold(Reason.NEXT, 5)).lines()
+    assert line.sentence == "the queue moves on just now: ask again"
+
+
 def test_who_asked_for_a_build_of_its_own_adopts_no_fact() -> None:
     retry = a_request(5, "e", Origin.RETRY)
     hold = Hold(Reason.SAME_COMMIT, 5, (9,))

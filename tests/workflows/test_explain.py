@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
+import sqlalchemy as sa
 from temporalio.client import Client
 
 from domain import gate
@@ -19,7 +20,11 @@ from domain.errors import SourceControlOut as Out
 from domain.explain import Line
 from domain.gate import clock, due_again
 from domain.request import State
+from stores import tables
+from stores.engine import begin
 from tests.trunk import Trunk, running_trunk
+from wiring.explaining import explain
+from wiring.temporal import connect
 from workflows import ids
 
 MINUTES = 60_000
@@ -201,7 +206,7 @@ async def test_source_control_that_is_out_for_the_look(trunk: Trunk) -> None:
     without_git(trunk)
     await trunk.poke()
     is_out(trunk, await line(trunk, "source_control_out", "what the head is", "asked again at"))
-    asks = await line(trunk, "asks_look", "asks source control what the head is")
+    asks = await line(trunk, "asks_look", "asks source control since", "what the head is")
     await alike(trunk, asks)
     await trunk.fails("A")
     await trunk.stays("A fai, B pro")
@@ -521,3 +526,39 @@ async def test_what_runs_for_nobody_is_said_and_the_store_answers_all_the_same(
     await trunk.handle.terminate("by a test")
     await line(trunk, "not_asked", "workflow does not run", "`lastgreen doctor --fix` starts it")
     await line(trunk, "in_flight", request(trunk, 1))
+
+
+async def test_without_temporal_the_store_answers_and_the_rest_is_said_to_be_missing(
+    trunk: Trunk,
+) -> None:
+    await trunk.report("A")
+    await flies(trunk, 1)
+    settings = trunk.config.get(trunk.queue)
+    nowhere = partial(connect, "127.0.0.1:1")
+    found = await explain(trunk.store, settings, nowhere, queue=trunk.queue)
+    assert [one.kind for one in found.lines] == ["nothing_waits", "in_flight", "not_asked"]
+    assert "Temporal does not answer at 127.0.0.1:1" in found.lines[-1].sentence
+
+
+async def test_with_more_requests_than_can_be_named_the_details_stay_short(
+    running: Running,
+) -> None:
+    async with running(max_concurrent=14) as trunk:
+        heads = [f"A{number}" for number in range(15)]
+        await trunk.report(*heads)
+        held = await line(trunk, "no_free_slot", "and 4 more")
+        await alike(trunk, held)
+        flying = [one for one in await explained(trunk) if one.kind == "in_flight"]
+        assert len(flying) == 14
+        details = await trunk.details()
+        assert details.count("is in flight since") == 10
+        assert f"and 4 more: `lastgreen explain {trunk.queue}`" in details
+
+
+async def test_the_workflow_of_another_store_is_not_taken_for_the_queues_own(
+    trunk: Trunk,
+) -> None:
+    await trunk.report("A")
+    async with begin(trunk.parts.engine) as connection:
+        await connection.execute(sa.update(tables.installation).values(id="f" * 32))
+    await line(trunk, "not_asked", f"belongs to installation {trunk.fence.installation}")
