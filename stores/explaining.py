@@ -19,7 +19,7 @@ from stores.covering import covers_of
 from stores.read import R, history_of, holder, last_green, letters, many, one, owed
 from stores.view import gate_of, tries_of, view_of
 
-GREENS: Final = 50
+GREENS: Final = 10
 """So many may have been left out before the present place of the ref is not known."""
 
 

@@ -48,9 +48,10 @@ async def explain(
     """Without Temporal all that the store knows; of a commit only what concerns it."""
     lines = list(await reader.explain(queue, settings, uri))
     try:
-        told = [line async for line in _running(await connect(), reader, queue)]
-    except (TemporalOut, RPCError) as error:
-        told = [_not_asked(str(error))]
+        async with asyncio.timeout(2 * PATIENCE.total_seconds()):
+            told = [line async for line in _running(await connect(), reader, queue)]
+    except (TemporalOut, RPCError, TimeoutError) as error:
+        told = [_not_asked(str(error) or "Temporal gives no answer")]
     lines = [_better(line, told) for line in lines]
     more = [line for line in told if line.kind not in OF_THE_STORE]
     if uri is not None:

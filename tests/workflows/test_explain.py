@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +25,7 @@ from domain.request import State
 from stores import tables
 from stores.engine import begin
 from tests.trunk import Trunk, running_trunk
+from wiring import explaining
 from wiring.explaining import explain
 from wiring.temporal import connect
 from workflows import ids
@@ -538,6 +541,19 @@ async def test_without_temporal_the_store_answers_and_the_rest_is_said_to_be_mis
     found = await explain(trunk.store, settings, nowhere, queue=trunk.queue)
     assert [one.kind for one in found.lines] == ["nothing_waits", "in_flight", "not_asked"]
     assert "Temporal does not answer at 127.0.0.1:1" in found.lines[-1].sentence
+
+
+async def test_a_temporal_that_never_answers_holds_nobody_up(
+    trunk: Trunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explaining, "PATIENCE", timedelta(seconds=0.1))
+    await trunk.report("A")
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        nowhere = partial(connect, f"127.0.0.1:{deaf.getsockname()[1]}")
+        found = await explain(trunk.store, None, nowhere, queue=trunk.queue)
+    kinds = [one.kind for one in found.lines]
+    assert kinds == ["not_configured", "in_flight", "not_asked"]
+    assert "Temporal gives no answer" in found.lines[-1].sentence
 
 
 async def test_with_more_requests_than_can_be_named_the_details_stay_short(
