@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ BUDGETS: Final[dict[str, tuple[type[Exception], float]]] = {
 LONGEST: Final[dict[str, float]] = {"deliver": 600.0}
 """Activity → the longest wait between two tries, where we choose it and not a retry policy."""
 JITTER: Final = 0.25
+NEVER: Final = 1e12
 _OWN_BUDGET: ContextVar[float | None] = ContextVar("own budget", default=None)
 
 
@@ -52,12 +53,16 @@ class Series:
 
     spent: float
     last: float
+    """Of those that count against the budget; before the first one the end of time."""
     wait: float | None = None
     """Seconds until the next try, where we chose them."""
+    since: float = 0.0
+    """When the first one came, whether it counts or not."""
 
     def after(self, now: float, due: float) -> Series:
         """A gap counts for no more than what was due: nobody tried meanwhile."""
-        return Series(self.spent + min(max(now - self.last, 0.0), due), now)
+        spent = self.spent + min(max(now - self.last, 0.0), due)
+        return replace(self, spent=spent, last=now, wait=None)
 
 
 def spend_at_most(seconds: float) -> None:
@@ -136,11 +141,14 @@ def _spend(error: Exception) -> float | None:
     """
     info = activity.info()
     kind, budget = BUDGETS.get(info.activity_type, (NotYet, 0.0))
-    if info.is_local or not isinstance(error, kind) or isinstance(error, Uncounted):
+    if info.is_local:
+        return None
+    now = info.started_time.timestamp()  # virtual in tests
+    past = series_of(info.heartbeat_details) or Series(0.0, NEVER, since=now)
+    if not isinstance(error, kind) or isinstance(error, Uncounted):
+        activity.heartbeat(astuple(past))
         return None
     budget = _OWN_BUDGET.get() or budget
-    now = info.started_time.timestamp()  # virtual in tests
-    past = Series(*info.heartbeat_details[0]) if info.heartbeat_details else Series(0.0, now)
     limit = info.start_to_close_timeout
     due = past.wait or min(2.0 ** (info.attempt - 2), MAX_BACK_OFF)
     series = past.after(now, due + (limit.total_seconds() if limit else 0))
@@ -153,8 +161,12 @@ def _spend(error: Exception) -> float | None:
             non_retryable=True,
         ) from error
     wait = _wait(error, budget - series.spent)
-    activity.heartbeat((series.spent, series.last, wait))
+    activity.heartbeat(astuple(replace(series, wait=wait)))
     return wait
+
+
+def series_of(heartbeat: Sequence[Any]) -> Series | None:
+    return Series(*heartbeat[0]) if heartbeat else None
 
 
 def _wait(error: Exception, left: float) -> float | None:

@@ -60,7 +60,7 @@ letters = typer.Typer(help="What waits for a person.", no_args_is_help=True)
 VERBS: Final[tuple[Verb, ...]] = (
     *(up.up, demo.demo, act.worker, act.check, act.report),
     *(people.pause, people.resume, people.retry, people.cancel, people.bisect),
-    *(care.doctor, care.recover, care.restore, ask.explain, ask.audit),
+    *(care.doctor, care.recover, care.restore, care.explain, ask.audit),
     *(
         ask.queues,
         ask.status,

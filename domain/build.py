@@ -31,6 +31,17 @@ RANK: Final[Mapping[Status, int]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    runner: str
+    id: str
+    request: int
+    attempt: int
+    status: Status
+    triggered_at: int
+    url: str | None = None
+
+
 LOST: Final = "lost"
 """An answer, no status: the build is gone together with what ran it."""
 

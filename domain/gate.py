@@ -106,7 +106,8 @@ class Admit:
 def next_step(view: View, known: Mapping[Pair, Ancestry]) -> Ask | Hold | Adopt | Admit:
     """The first waiting request in ingest order decides; nothing overtakes it."""
     if not view.waiting:
-        return Hold(Reason.NOTHING_WAITS, who=tuple(f.number for f in view.in_flight))
+        who = tuple(flying.number for flying in view.in_flight)
+        return Hold(Reason.NOTHING_WAITS, who=who, detail=view.paused or "")
     first = view.waiting[0]
     if held := _held(view, first):
         return held
@@ -127,7 +128,10 @@ def _head(view: View, first: Waiting, known: Mapping[Pair, Ancestry]) -> Ask | H
         return Ask(first.number, missing)
     strangers = [f for f in heads if known[f.uri, first.uri] is not Ancestry.YES]
     if strangers:
-        return Hold(Reason.NOT_ON_TOP, first.number, tuple(f.number for f in strangers))
+        said = " ".join(known[f.uri, first.uri] for f in strangers)
+        return Hold(
+            Reason.NOT_ON_TOP, first.number, tuple(f.number for f in strangers), detail=said
+        )
     return _plan(first, view.last_green, known)
 
 
@@ -215,24 +219,3 @@ def clock(at_ms: int) -> str:
 
 def asked(ask: Ask) -> Hold:
     return Hold(Reason.SOURCE_CONTROL, ask.request)
-
-
-SENTENCES: Final[Mapping[Reason, str]] = {
-    Reason.PAUSED: "{first} waits: the queue is paused ({detail}); `lastgreen resume` admits it",
-    Reason.NO_FREE_SLOT: "{first} waits for a slot held by {who} since {since}",
-    Reason.SAME_COMMIT: "{first} waits for {who}, an attempt at the same commit: "
-    "its fact is adopted",
-    Reason.NOT_ON_TOP: "{first} waits until {who} is done: it is not on top of it",
-    Reason.NOT_CONFIGURED: "the queue is not configured: heads wait until it is again",
-    Reason.SOURCE_CONTROL: "{first} waits for source control to say what it descends from",
-    Reason.NEXT: "{first} is admitted with the queue's next turn",
-}
-
-
-def sentence(queue: str, hold: Hold) -> str:
-    """What a queue waits for, in words: for the page, `explain` and Temporal's UI."""
-    who = " and ".join(f"request/{queue}/{number}" for number in hold.who)
-    if hold.reason is Reason.NOTHING_WAITS:
-        return f"nothing waits; in flight: {who}" if who else "idle: the newest head is done"
-    first, since = f"request/{queue}/{hold.waiting}", clock(hold.since or 0)
-    return SENTENCES[hold.reason].format(first=first, who=who, since=since, detail=hold.detail)

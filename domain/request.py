@@ -138,3 +138,36 @@ class Transition:
     green_at: int | None = None
     by: Act | None = None
     """The person who asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One row; times in ms since 1970."""
+
+    queue: str
+    number: int
+    order: int
+    line: int
+    uri: str
+    origin: Origin
+    state: State
+    accepted_at: int
+    cause: Cause | None = None
+    committed_at: int | None = None
+    retry_of: int | None = None
+    probe_of: int | None = None
+    strategy: Strategy | None = None
+    base_uri: str | None = None
+    deadline_at: int | None = None
+    ending: Why | None = None
+    ending_attempt: int | None = None
+    ending_at: int | None = None
+    terminal_build_id: str | None = None
+    admitted_at: int | None = None
+    ended_at: int | None = None
+    green_at: int | None = None
+    recorded_at: int | None = None
+
+    @property
+    def owes_record(self) -> bool:
+        return self.cause is not None and self.cause.has_verdict and self.recorded_at is None

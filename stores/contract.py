@@ -7,8 +7,9 @@ from typing import Protocol
 
 from domain.act import Act
 from domain.bisect import Observed, Probe
+from domain.explain import Line
 from domain.fact import Fact
-from domain.gate import Ancestry, Ask, Hold, Pair, Seen
+from domain.gate import Ancestry, Pair, Seen
 from domain.identity import Fence
 from domain.request import State
 from domain.results import ProjectResult
@@ -87,8 +88,12 @@ class Reader(Protocol):
     async def owed(self, queue: str, at: int, settings: QueueSettings | None) -> Sequence[Owed]:
         """What must run now."""
 
-    async def held(self, queue: str, settings: QueueSettings | None) -> Ask | Hold:
-        """Why nothing is admitted; or, as the gate itself has no answer yet, what it asks."""
+    async def explain(
+        self, queue: str, settings: QueueSettings | None, uri: str | None = None
+    ) -> Sequence[Line]:
+        """Why the queue stands as it does, or what is known of a commit; what the gate has not
+        asked yet, it is said to wait for. ``settings`` None: it is not configured.
+        """
 
     async def bisection(self, queue: str, number: int) -> Bisection | None: ...
     async def observed(self, queue: str, number: int, uris: Sequence[str]) -> Sequence[Observed]:

@@ -18,23 +18,20 @@ from domain.gate import (
     Hold,
     Pair,
     Seen,
-    due_again,
     next_step,
 )
 from domain.identity import RequestId
-from domain.request import ENDINGS, Cause, Origin, State, Transition
+from domain.request import Cause, Origin, State, Transition
 from domain.settings import QueueSettings, ms
 from stores import tables as t
 from stores.read import (
     R,
     facts_at,
     one,
-    paused_reason,
-    top,
 )
 from stores.rows import Request
 from stores.transaction import Tx, move, supersede
-from stores.view import view_of
+from stores.view import tries_of, view_of
 
 
 async def mint_head(tx: Tx, seen: Seen, latest: Request | None) -> int:
@@ -66,22 +63,16 @@ async def again(tx: Tx, ended: Request, origin: Origin, by: Act) -> None:
     tx.committed.wake_queue = True
 
 
-async def retry_by_itself(tx: Tx) -> int | None:
+async def retry_by_itself(tx: Tx, settings: QueueSettings) -> int | None:
     """Make the automatic retry that is due; else when it will be, if one will."""
-    latest = await one(tx.connection, top(tx.queue))
-    if latest is None or latest.cause is None or not ENDINGS[latest.cause].tried_again:
+    tries = await tries_of(tx.connection, tx.queue, settings)
+    if tries is None or (due := tries.due) is None:
         return None
-    if await paused_reason(tx.connection, tx.queue) is not None:
-        return None
-    causes = [cause for cause, ending in ENDINGS.items() if ending.tried_again]
-    mine = (R.queue == tx.queue) & (R.order == latest.order) & R.cause.in_(causes)
-    endings = (await tx.connection.execute(sa.select(sa.func.count()).where(mine))).scalar_one()
-    due = due_again(latest.ended_at or 0, endings)
     if due > tx.at:
         return due
     with suppress(Refused):  # an attempt is active already
-        by = Act(f"{latest.number}", Verb.RETRY, ITSELF, latest.cause)
-        await again(tx, latest, Origin.AUTO_RETRY, by)
+        by = Act(f"{tries.ended.number}", Verb.RETRY, ITSELF, str(tries.ended.cause))
+        await again(tx, tries.ended, Origin.AUTO_RETRY, by)
     return None
 
 

@@ -196,8 +196,12 @@ async def _happened(
 
 
 async def pausing(connection: AsyncConnection, queue: str) -> Happening | None:
-    told = await history_of(connection, queue, subject_of(queue))
-    return next((row for row in reversed(told) if row.kind == "paused"), None)
+    told = await _happened(
+        connection,
+        queue,
+        (t.history.c.subject == subject_of(queue)) & (t.history.c.kind == "paused"),
+    )
+    return told[-1] if told else None
 
 
 def letters(queue: str) -> sa.Select[Any]:

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from domain.bisect import Observed
+from domain.explain import Line
 from domain.fact import GREEN, Fact
-from domain.gate import Ask, Hold, Reason, next_step
 from domain.identity import Fence
 from domain.request import Origin, State
 from domain.settings import QueueSettings
@@ -17,6 +17,7 @@ from stores import tables as t
 from stores.bisecting import observed_at, read_bisection
 from stores.covering import covers_of
 from stores.engine import begin
+from stores.explaining import explained
 from stores.ranges import Bisection, Covers
 from stores.read import (
     R,
@@ -50,7 +51,7 @@ from stores.rows import (
     Request,
     Stage,
 )
-from stores.view import everything_owed, view_of
+from stores.view import everything_owed
 
 
 class SqlReader:
@@ -174,12 +175,11 @@ class SqlReader:
         async with begin(self._engine, reads=True) as connection:
             return await everything_owed(connection, queue, at, settings)
 
-    async def held(self, queue: str, settings: QueueSettings | None) -> Ask | Hold:
-        if settings is None:
-            return Hold(Reason.NOT_CONFIGURED)
+    async def explain(
+        self, queue: str, settings: QueueSettings | None, uri: str | None = None
+    ) -> Sequence[Line]:
         async with begin(self._engine, reads=True) as connection:
-            step = next_step(await view_of(connection, queue, settings.max_concurrent), {})
-        return step if isinstance(step, Ask | Hold) else Hold(Reason.NEXT, step.request)
+            return await explained(connection, queue, settings, uri)
 
     async def bisection(self, queue: str, number: int) -> Bisection | None:
         async with begin(self._engine, reads=True) as connection:

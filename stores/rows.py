@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from domain.build import Build as Build  # noqa: PLC0414 - passed on, as is Request
 from domain.build import Status
 from domain.event import HookEvent
+from domain.explain import Line
 from domain.gate import Ask, Hold
 from domain.identity import Fence
-from domain.request import Cause, Origin, State, Strategy, Why
+from domain.request import Cause, State, Why
+from domain.request import Request as Request  # noqa: PLC0414
 
 REFUSED: Final = "refused"
 COVERED: Final = ("coverage_recorded", "coverage_missing")
@@ -23,50 +26,6 @@ class Stamp:
     fence: Fence
     queue: str
     at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One row; times in ms since 1970."""
-
-    queue: str
-    number: int
-    order: int
-    line: int
-    uri: str
-    origin: Origin
-    state: State
-    accepted_at: int
-    cause: Cause | None = None
-    committed_at: int | None = None
-    retry_of: int | None = None
-    probe_of: int | None = None
-    strategy: Strategy | None = None
-    base_uri: str | None = None
-    deadline_at: int | None = None
-    ending: Why | None = None
-    ending_attempt: int | None = None
-    ending_at: int | None = None
-    terminal_build_id: str | None = None
-    admitted_at: int | None = None
-    ended_at: int | None = None
-    green_at: int | None = None
-    recorded_at: int | None = None
-
-    @property
-    def owes_record(self) -> bool:
-        return self.cause is not None and self.cause.has_verdict and self.recorded_at is None
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    runner: str
-    id: str
-    request: int
-    attempt: int
-    status: Status
-    triggered_at: int
-    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +82,8 @@ class Turned:
     step: Ask | Hold
     owed: tuple[Owed, ...]
     wake_at: int | None
+    lines: tuple[Line, ...] = ()
+    """What the gate waits for, in words."""
 
 
 class Next(StrEnum):

@@ -71,7 +71,7 @@ from stores.rows import (
     Turned,
 )
 from stores.transaction import Tx, move, supersede, transaction
-from stores.view import everything_owed
+from stores.view import everything_owed, told_of
 
 OWED_WAKE_MS: Final = 5 * 60_000
 OF_ITS_OWN: Final = frozenset({Cause.PROCESSING_FAILED, Cause.CANCELLED_BY_PERSON})
@@ -108,14 +108,15 @@ class SqlStore(SqlReader):
     ) -> Turned:
         async with self._write(stamp, settings) as tx:
             before = {request.number for request in await many(tx.connection, owed(tx.queue))}
-            due = await retry_by_itself(tx) if settings else None
+            due = await retry_by_itself(tx, settings) if settings else None
             step = await gate(tx, settings, known) if settings else Hold(Reason.NOT_CONFIGURED)
             must = await everything_owed(tx.connection, tx.queue, tx.at, settings, before)
             wakes = [stamp.at + OWED_WAKE_MS] if must else []
             wakes += [due] if due else []
             if settings and isinstance(step, Hold) and step.reason is Reason.NO_FREE_SLOT:
                 wakes.append(stamp.at + ms(settings.gate_wait))
-            return Turned(step, must, min(wakes, default=None))
+            lines = tuple((await told_of(tx.connection, tx.queue, step)).lines())
+            return Turned(step, must, min(wakes, default=None), lines)
 
     async def build_row(self, stamp: Stamp, build: Build, *, found: bool) -> None:
         async with self._write(stamp) as tx:

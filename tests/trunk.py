@@ -23,8 +23,10 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities.failures import Failures
+from activities.queue import settings_or_none
 from domain.act import Act, Verb
 from domain.event import EventType
+from domain.explain import Line
 from domain.fact import Exit, Require
 from domain.gate import Seen
 from domain.identity import Fence
@@ -43,6 +45,7 @@ from stores.read import subject_of
 from stores.rows import Answer, Failure, Happening, QueueState, Request, Stamp
 from stores.write import SqlStore
 from wiring.asking import Asking
+from wiring.explaining import explain
 from wiring.parts import WORKFLOWS, Extensions, Parts, TaskQueues
 from wiring.temporal import SANDBOX
 from wiring.wake import Waker
@@ -217,6 +220,14 @@ class Trunk:
     async def details(self) -> str:
         metadata = await self.handle.query("__temporal_workflow_metadata")
         return str(metadata.current_details)
+
+    async def explain(self, uri: str | None = None) -> list[Line]:
+        async def connect() -> Client:
+            return self.client
+
+        settings = settings_or_none(self.config, self.queue)
+        found = await explain(self.store, settings, connect, queue=self.queue, uri=uri)
+        return list(found.lines)
 
     async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
         limit = time.monotonic() + PATIENCE

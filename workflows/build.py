@@ -13,13 +13,16 @@ with workflow.unsafe.imports_passed_through():
     from activities.failures import BUDGET_SPENT
     from activities.queue import FailAsk, StoreSteps
     from domain.build import LOST
+    from domain.explain import shown
     from domain.request import Cause, State, Why
+    from domain.trouble import asks
     from stores.rows import Build, Failure, Follows, Judged, Next, Stage, Stamp
     from workflows import ids, policies
     from workflows.buildsignal import BuildSignalWorkflow
     from workflows.messages import BuildInput, RecordInput, WatchBuild
     from workflows.record import RecordWorkflow
     from workflows.steps import (
+        Says,
         at_hand,
         attributes,
         child,
@@ -42,6 +45,7 @@ class BuildWorkflow:
         self._build: Build | None = None
         self._cause = Cause.TRIGGER_FAILED
         self._ended: State | None = None
+        self._says = Says()
 
     @workflow.run
     async def run(self, ask: BuildInput) -> None:
@@ -81,7 +85,7 @@ class BuildWorkflow:
     async def _trigger(self, *, lost: bool) -> Stage | None:
         """None: the deadline passed, and the runner did not answer one last time."""
         self._cause = Cause.TRIGGER_FAILED
-        workflow.set_current_details("waits for the build runner to start a build")
+        self._says("build", asks("trigger", now_ms(), until=self._ask.deadline))
         left = timedelta(milliseconds=self._ask.deadline - now_ms())
         driven = workflow.info().run_id if self._ask.again else ""
         ask = TriggerAsk(self._stamp(), self._ask.request, lost=lost, driven=driven)
@@ -106,7 +110,7 @@ class BuildWorkflow:
     async def _watch(self, stage: Stage, build: Build) -> Judged:
         self._cause = Cause.PROCESSING_FAILED
         ask = self._ask
-        workflow.set_current_details(f"waits for the verdict of build `{build.id}`: {build.url}")
+        self._says("build", asks("watch_build", now_ms(), shown(build), ask.deadline))
         question = Question(
             self._stamp(),
             ask.request,

@@ -12,11 +12,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.buildrunner import BuildRunnerActivities
     from activities.queue import ObserveAsk, StoreSteps
     from domain.build import Status
-    from domain.gate import clock
+    from domain.trouble import asks
     from stores.rows import Answer, Follows, Judged
     from workflows import policies
     from workflows.messages import WatchBuild
-    from workflows.steps import at_hand, now_ms, once, stamp, step
+    from workflows.steps import Says, at_hand, now_ms, once, stamp, step
 
 
 @workflow.defn
@@ -95,6 +95,6 @@ class BuildSignalWorkflow:
         )
 
     def _explain(self) -> None:
-        ask = self._question
-        about = f"Build `{ask.build}` of {ask.runner} is {ask.stored}"
-        workflow.set_current_details(f"{about}; judged by news, or at {clock(self._until)}")
+        ask, since = self._question, int(workflow.info().start_time.timestamp() * 1000)
+        about = f"{ask.build} of {ask.runner}, {ask.stored}"
+        Says()("build", asks("watch_build", since, about, self._until))

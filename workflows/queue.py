@@ -14,15 +14,17 @@ from temporalio.exceptions import FailureError
 with workflow.unsafe.imports_passed_through():
     from activities.queue import ActAsk, FailAsk, IngestAsk, StoreSteps, TurnAsk
     from activities.sourcecontrol import AncestryAsk, SourceControlActivities
-    from domain.gate import Ancestry, Ask, Hold, Known, asked, sentence
+    from domain.explain import Line
+    from domain.gate import Ancestry, Ask, Hold, Known
     from domain.identity import Fence
     from domain.request import Cause
+    from domain.trouble import asks
     from stores.rows import Failure, Happening, Stamp, Turned
     from workflows import ids, policies
     from workflows.drive import Drive
-    from workflows.look import believed, refuse_stranger
+    from workflows.look import believed, in_vain, refuse_stranger, settled
     from workflows.messages import Asked, QueueInput, Report
-    from workflows.steps import failure_of, is_fenced, now_ms, stamp, step, why
+    from workflows.steps import Says, is_fenced, now_ms, stamp, step, why
 
 
 @workflow.defn
@@ -37,6 +39,12 @@ class QueueWorkflow:
         self._drive = Drive(ask.fence, ask.queue, self.slot_freed)
         self._known: dict[tuple[str, str], Ancestry] = {}
         self._asking: workflow.ActivityHandle[Sequence[Known]] | None = None
+        self._says = Says()
+
+    @workflow.query
+    def explain(self) -> list[Line]:
+        """What it waits for, as its current details say."""
+        return self._says.lines
 
     @workflow.signal
     def head_moved(self) -> None:
@@ -100,14 +108,13 @@ class QueueWorkflow:
 
     async def _look(self) -> Report:
         try:
-            seen = await believed(self._stamp)
+            seen = await believed(self._stamp, self._says)
             async with self._one_step:
                 at = self._stamp()
                 done = await step(StoreSteps.ingest, IngestAsk(at, replace(seen, known=())))
             self._learned(seen.known)
         except FailureError as error:
-            failure = failure_of(error)
-            return Report(None, error=str(failure or error), kind=(failure and failure.type) or "")
+            return in_vain(error, self._says)
         return Report(ids.build(self._ask.queue, done.request), is_new=done.is_new)
 
     async def _gate_for_ever(self) -> None:
@@ -119,13 +126,11 @@ class QueueWorkflow:
                 return
             for owed in turned.owed:
                 await self._drive(owed)
-            held = turned.step
-            if isinstance(held, Ask):
-                self._ask_ancestry(held)
-                held = asked(held)
+            self._says("gate", *turned.lines)
+            if isinstance(turned.step, Ask):
+                self._ask_ancestry(turned.step)
             else:
-                self._known = _settled(self._known)
-            workflow.set_current_details(sentence(self._ask.queue, held))
+                self._known = settled(self._known)
             await self._wait(turned)
             if self._asking is not None and self._asking.done():
                 await self._learn(turned.step, self._asking)
@@ -139,7 +144,7 @@ class QueueWorkflow:
             except FailureError as error:
                 if is_fenced(error):
                     return None
-                workflow.set_current_details(f"stands still: {why(error)}")
+                self._says("gate", Line("stands_still", f"stands still: {why(error)}"))
                 await workflow.sleep(policies.STANDS_STILL, summary="try the gate again")
 
     async def _wait(self, turned: Turned) -> None:
@@ -157,17 +162,20 @@ class QueueWorkflow:
 
     def _ask_ancestry(self, ask: Ask) -> None:
         """A wake meanwhile is another turn; the question stays open."""
-        self._asking = self._asking or workflow.start_activity_method(
-            SourceControlActivities.ancestry,
-            AncestryAsk(self._ask.queue, ask.pairs),
-            summary="is the base an ancestor?",
-            **policies.ANCESTRY,
-        )
+        if self._asking is None:
+            self._says("ancestry", asks("ancestry", now_ms()))
+            self._asking = workflow.start_activity_method(
+                SourceControlActivities.ancestry,
+                AncestryAsk(self._ask.queue, ask.pairs),
+                summary="is the base an ancestor?",
+                **policies.ANCESTRY,
+            )
 
     async def _learn(
         self, step_: Ask | Hold, asking: workflow.ActivityHandle[Sequence[Known]]
     ) -> None:
         self._asking = None
+        self._says("ancestry")
         try:
             self._learned(await asking)
         except FailureError as error:
@@ -190,9 +198,3 @@ class QueueWorkflow:
 
     def _stamp(self) -> Stamp:
         return stamp(self._ask.fence, self._ask.queue)
-
-
-def _settled(known: dict[tuple[str, str], Ancestry]) -> dict[tuple[str, str], Ancestry]:
-    """Yes and no never change between two commits; unknown is kept for one turn."""
-    kept = [(pair, answer) for pair, answer in known.items() if answer is not Ancestry.UNKNOWN]
-    return dict(kept[-policies.KNOWN_PAIRS :])

@@ -9,10 +9,11 @@ with workflow.unsafe.imports_passed_through():
     from activities.queue import AnnounceAsk, FactsAsk, FailAsk, StoreSteps
     from activities.sourcecontrol import Promotion, PublishAsk, SourceControlActivities
     from domain.request import Cause
+    from domain.trouble import asks
     from stores.rows import Failure, Happening, Recorded
     from workflows import policies
     from workflows.messages import RecordInput
-    from workflows.steps import is_about_projects, stamp, step, why
+    from workflows.steps import Says, is_about_projects, stamp, step, why
 
 
 @workflow.defn
@@ -51,6 +52,7 @@ class RecordWorkflow:
         if recorded.base is None and not promotes:
             return None
         at = stamp(ask.fence, ask.queue)
+        Says()("record", asks("publish", at.at, recorded.head or ask.uri))
         try:
             done = await workflow.execute_activity_method(
                 SourceControlActivities.publish,

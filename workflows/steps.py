@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -16,12 +16,28 @@ from temporalio.exceptions import (
 
 with workflow.unsafe.imports_passed_through():
     from domain.errors import Fenced, ProjectsOut, ResultsRefused
+    from domain.explain import Line
     from domain.identity import Fence
     from domain.request import State
     from stores.rows import Stamp
     from workflows import ids, policies
 
 T = TypeVar("T")
+
+
+class Says:
+    """What a workflow waits for, a place for each of its loops: its current details."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Sequence[Line]] = {}
+
+    def __call__(self, place: str, *lines: Line) -> None:
+        self._told[place] = lines
+        workflow.set_current_details("\n\n".join(line.sentence for line in self.lines))
+
+    @property
+    def lines(self) -> list[Line]:
+        return [line for told in self._told.values() for line in told]
 
 
 def now_ms() -> int:

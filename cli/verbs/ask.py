@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.output import NONE, plain, request_id, short, show, show_rows, when
+from cli.output import NONE, plain, request_id, short, show_rows, when
 from cli.verb import Here
 from domain.errors import Malformed, Misconfigured, NotFound, StoreOut
 from domain.fact import Exit, Fact
-from domain.gate import Hold, asked, sentence
 from domain.identity import RequestId, queue_name
 from domain.request import State
 from domain.settings import QueueSettings
@@ -119,20 +118,6 @@ async def audit(here: Here, queue: QueueName) -> int:
     return Exit.GREEN
 
 
-async def explain(here: Here, queue: QueueName) -> int:
-    """In plain words: what every request that has not ended waits for, and since when."""
-    async with reading(here.settings) as reader:
-        name = await known(here, reader, queue)
-        state = await reader.queue(name)
-        held = await reader.held(name, configured_queues(here).get(name))
-        builds = {r.number: await reader.builds(name, r.number) for r in state.in_flight}
-    lines = [sentence(name, held if isinstance(held, Hold) else asked(held))]
-    lines += [_waits(request, builds[request.number]) for request in state.in_flight]
-    lines += [f"{request_id(r)} waits since {when(r.accepted_at)}" for r in state.waiting]
-    show(here, {"queue": name, "held": lines[0], "requests": lines[1:]}, "\n".join(lines))
-    return Exit.GREEN
-
-
 def configured_queues(here: Here) -> dict[str, QueueSettings]:
     """Without a file none; a file that is wrong is told."""
     with suppress(Misconfigured):
@@ -204,15 +189,3 @@ def _search(found: Bisection) -> Iterator[str]:
     for probe in found.probes:
         verdict_ = probe.cause or probe.state
         yield f"probe   {short(probe.uri)}  {verdict_}  {request_id(probe)}"
-
-
-def _waits(request: Request, builds: Sequence[Build]) -> str:
-    named, until = request_id(request), when(request.deadline_at)
-    if request.ending:
-        return f"{named} is being ended ({request.ending}) since {when(request.ending_at)}"
-    if not builds:
-        since = when(request.admitted_at)
-        return f"{named} waits since {since} for its runner to start a build, until {until}"
-    build = builds[-1]
-    about = f"build {build.url or build.id} of {build.runner}, {build.status}"
-    return f"{named} waits since {when(build.triggered_at)} for {about}, until {until}"

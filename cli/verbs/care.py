@@ -8,15 +8,21 @@ from typing import Annotated
 
 import typer
 
-from cli.output import say, show, show_rows
+from cli.output import say, short, show, show_rows
 from cli.verb import Here
 from cli.verbs.act import client_of
+from cli.verbs.ask import QueueName, configured_queues, known
 from cli.verbs.people import Why
 from domain.act import Verb
 from domain.fact import Exit
+from domain.identity import commit_uri
 from wiring.doctor import Doctor
 from wiring.embedded import opened
+from wiring.explaining import explain as explained
 from wiring.recover import recover as start_anew
+from wiring.settings import reading
+
+Commit = Annotated[str | None, typer.Argument(metavar="[COMMIT]", help="Its full hash")]
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,16 @@ async def doctor(here: Here, cure: Cure) -> int:
     show_rows(here, found, ("queue", "what", "cure"), rows)
     say(f"{len(wrong)} disagreements" if wrong else "all agrees")
     return Exit.BROKEN if wrong and not cure.fix else Exit.GREEN
+
+
+async def explain(here: Here, queue: QueueName, commit: Commit = None) -> int:
+    """Why a queue stands as it does, or what is known of a commit: every condition, in words."""
+    async with reading(here.settings) as reader:
+        name = await known(here, reader, queue)
+        own, uri = configured_queues(here).get(name), commit_uri(commit) if commit else None
+        found = await explained(reader, own, lambda: client_of(here), queue=name, uri=uri)
+    show(here, found, "\n".join(short(line.sentence) for line in found.lines))
+    return Exit.GREEN
 
 
 async def recover(here: Here, why: Why) -> int:

@@ -72,7 +72,9 @@ def test_a_paused_queue_says_who_and_why_and_goes_on_when_it_is_resumed(machine:
     assert (found["detail"], found["at"] > 0) == ("the disk is full", True)
     assert "the disk is full" in machine.ask("status", QUEUE).stdout
     told = machine.ask("explain", QUEUE).stdout
-    assert told.startswith(f"{request} waits: the queue is paused (the disk is full)")
+    assert told.startswith(f"{request} (")
+    assert f"the queue is paused by {found['actor']} since" in told
+    assert "(the disk is full); `lastgreen resume` admits it" in told
     assert machine.ask("resume", QUEUE, "--reason", "it is empty").returncode == 0
     machine.state(request, "succeeded")
     signed = [(row["kind"], row["detail"]) for row in machine.answer("audit", QUEUE)]
@@ -83,7 +85,9 @@ def test_a_build_is_cancelled_and_its_commit_retried(machine: Machine) -> None:
     (machine.folder / "go").unlink(missing_ok=True)
     request = machine.land("slow C")
     machine.state(request, "processing")
-    assert f"{request} waits since" in machine.ask("explain", QUEUE).stdout
+    (flies,) = (r for r in machine.answer("explain", QUEUE)["lines"] if r["request"] == request)
+    assert (flies["kind"], flies["since"] > 0) == ("in_flight", True)
+    assert "is in flight since" in flies["sentence"]
     cancelled = machine.ask("cancel", request, *WHY, "--as", "ada")
     assert cancelled.returncode == 0, cancelled
     assert cancelled.stdout == f"{request} cancelled (cancelled_by_person)\n"

@@ -158,7 +158,9 @@ def who_is_not_on_top_of_all_in_flight_waits_for_those(case: Case) -> bool:
     asks = any(case.descends_from(uri) is None for uri in case.bases)
     if not case.is_free or asks or not strangers:
         return not (isinstance(case.step, Hold) and case.step.reason is Reason.NOT_ON_TOP)
-    return case.step == Hold(Reason.NOT_ON_TOP, 5, strangers)
+    said = [case.descends_from(flying.uri) for flying in case.heads]
+    detail = " ".join(answer for answer in said if answer not in (None, Ancestry.YES))
+    return case.step == Hold(Reason.NOT_ON_TOP, 5, strangers, detail=detail)
 
 
 def who_may_be_admitted_is_built_on_a_green_ancestor_or_in_full(case: Case) -> bool:
@@ -239,7 +241,8 @@ def test_nothing_overtakes_the_first_that_waits(view: View, known: Answers) -> N
         number = step.waiting if isinstance(step, Hold) else step.request
         assert number == view.waiting[0].number
     else:
-        assert step == Hold(Reason.NOTHING_WAITS, who=tuple(f.number for f in view.in_flight))
+        who = tuple(flying.number for flying in view.in_flight)
+        assert step == Hold(Reason.NOTHING_WAITS, who=who, detail=view.paused or "")
 
 
 @given(view=VIEWS, known=KNOWN, answer=st.sampled_from(Ancestry))

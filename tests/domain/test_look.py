@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.gate import Ancestry, Hold, Reason, Seen, clock, plausible_time, sentence
+from domain.gate import Ancestry, Seen, plausible_time
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -52,29 +52,3 @@ def test_a_time_that_is_not_plausible_is_unknown(seconds: float | None) -> None:
 )
 def test_a_commit_may_be_dated_until_a_day_from_now(seconds: float | None, at: int | None) -> None:
     assert plausible_time(seconds, NOW) == at
-
-
-A = "request/main/5"
-SENTENCES = {
-    Reason.NOTHING_WAITS: "nothing waits; in flight: request/main/3 and request/main/4",
-    Reason.PAUSED: f"{A} waits: the queue is paused (release); `lastgreen resume` admits it",
-    Reason.NO_FREE_SLOT: f"{A} waits for a slot held by request/main/3 and request/main/4 "
-    "since 2023-11-14 22:13:20 UTC",
-    Reason.SAME_COMMIT: f"{A} waits for request/main/3 and request/main/4, an attempt at the "
-    "same commit: its fact is adopted",
-    Reason.NOT_ON_TOP: f"{A} waits until request/main/3 and request/main/4 is done: it is not "
-    "on top of it",
-    Reason.NOT_CONFIGURED: "the queue is not configured: heads wait until it is again",
-    Reason.SOURCE_CONTROL: f"{A} waits for source control to say what it descends from",
-    Reason.NEXT: f"{A} is admitted with the queue's next turn",
-}
-
-
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_is_a_sentence_that_names_who_waits_and_for_whom(reason: Reason) -> None:
-    assert sentence("main", Hold(reason, 5, (3, 4), NOW, "release")) == SENTENCES[reason]
-
-
-def test_an_idle_queue_says_so() -> None:
-    assert sentence("main", Hold(Reason.NOTHING_WAITS)) == "idle: the newest head is done"
-    assert clock(0) == "1970-01-01 00:00:00 UTC"

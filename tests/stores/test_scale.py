@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pytest
@@ -108,7 +108,7 @@ async def filled(story: Story, count: int) -> Story:
 
 def questions(story: Story) -> dict[str, Callable[[], Awaitable[Any]]]:
     """One life of a request, and what is asked about it; in order."""
-    store, queue = story.store, story.queue
+    store, queue, settings = story.store, story.queue, replace(story.settings, promote="green")
     number = int(queue.rpartition("/")[2]) + 1
     return {
         "ingest": lambda: story.report("new"),
@@ -135,6 +135,8 @@ def questions(story: Story) -> dict[str, Callable[[], Awaitable[Any]]]:
         "its builds": lambda: store.builds(queue, 50),
         "its deliveries": lambda: store.pending(queue, number),
         "the newest": lambda: store.requests(queue, limit=10),
+        "why it stands": lambda: store.explain(queue, settings),
+        "all about a commit": lambda: store.explain(queue, settings, "u50"),
     }
 
 

@@ -35,9 +35,12 @@ async def test_a_head_that_waits_for_a_slot_writes_nothing_and_says_who_holds_it
     assert await trunk.store.requests(trunk.queue) == before
     assert await trunk.history(2) == history
     assert dict(trunk.source.asked) == asked
-    a = await trunk.request("A")
-    said = f"request/{trunk.queue}/2 waits for a slot held by request/{trunk.queue}/1 since "
-    assert said + clock(a.admitted_at or 0) in await trunk.details()
+    a, b = await trunk.request("A"), await trunk.request("B")
+    since = clock(b.accepted_at)
+    held = f"request/{trunk.queue}/2 (B) waits since {since} for a slot held by "
+    assert f"{held}request/{trunk.queue}/1" in await trunk.details()
+    flies = f"request/{trunk.queue}/1 (head A) is in flight since {clock(a.admitted_at or 0)}"
+    assert flies in await trunk.details()
 
 
 async def _version_over(trunk: Trunk, version: int) -> bool:

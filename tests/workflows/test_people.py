@@ -13,6 +13,7 @@ from domain.act import Act, Verb
 from domain.errors import Malformed, NotFound, Refused, RunnerOut
 from domain.event import EventType
 from domain.fact import Exit
+from domain.gate import clock
 from domain.request import Cause, State, Why
 from tests.trunk import Trunk, make_trunk, running_trunk, trunk_worker
 from wiring.asking import Asking
@@ -38,7 +39,9 @@ async def test_a_paused_queue_ingests_and_supersedes_and_admits_nothing_until_it
     paused = (await trunk.state()).paused
     assert paused is not None
     assert (paused.actor, paused.detail, paused.at > 0) == ("ada", "because", True)
-    assert f"request/{trunk.queue}/3 waits: the queue is paused (because)" in await trunk.details()
+    why = f"the queue is paused by ada since {clock(paused.at)} (because)"
+    assert f"request/{trunk.queue}/3 (C) waits since" in await trunk.details()
+    assert why in await trunk.details()
     await trunk.act(Verb.RESUME)
     await trunk.is_in("C", State.PROCESSING)
     assert (await trunk.state()).paused is None

@@ -126,7 +126,7 @@ async def test_after_a_rewrite_the_new_line_waits_until_nothing_of_the_old_one_i
     await three.stays("A pro, B pro, X acc, Y acc")
     await three.fails("A")
     await three.stays("A fai, B pro, X acc, Y acc")
-    assert "waits until" in await three.details()
+    assert "until nothing is in flight that it is not on top of" in await three.details()
     await three.fails("B")
     await three.is_in("Y", State.PROCESSING)
     assert await base(three, "X") == (Strategy.FULL, None)
