@@ -16,7 +16,7 @@ from domain.settings import QueueSettings
 from stores import tables as t
 from stores.bisecting import read_bisection
 from stores.covering import covers_of
-from stores.read import R, history_of, holder, last_green, letters, many, one, owed
+from stores.read import R, attempts_at, history_of, holder, last_green, letters, many, one, owed
 from stores.view import gate_of, tries_of, view_of
 
 GREENS: Final = 10
@@ -31,8 +31,7 @@ async def explained(
     lines = [*gate.lines(), *[line async for line in _unrecorded(connection, queue)]]
     if uri is None:
         return [*lines, *[line async for line in _of_queue(connection, queue, settings)]]
-    told = sa.select(t.requests).where(R.queue == queue, R.uri == uri).order_by(R.number.desc())
-    attempts = await many(connection, told)
+    attempts = await many(connection, attempts_at(queue, uri))
     own = {named(attempt) for attempt in attempts}
     known = [line async for line in _of_commit(connection, queue, uri, attempts)]
     ended = attempts[0] if attempts else None
@@ -87,7 +86,7 @@ async def _promoted(connection: AsyncConnection, queue: str) -> str | None:
 async def _of_commit(
     connection: AsyncConnection, queue: str, uri: str, attempts: tuple[Request, ...]
 ) -> AsyncIterator[Line]:
-    found = await covers_of(connection, queue, uri, attempts)
+    found = await covers_of(connection, queue, uri)
     commit = Commit(queue, uri, found.fact, attempts, found.by)
     if found.cover:
         greens = {"prior": found.prior_green, "next": found.next_green}

@@ -79,7 +79,7 @@ def _not_asked(why: str) -> Line:
 
 
 async def _told(client: Client, queue: str) -> Sequence[Line]:
-    handle = client.get_workflow_handle_for(QueueWorkflow.run, ids.queue(queue))
+    handle = client.get_workflow_handle(ids.queue(queue))
     try:
         return await handle.query(QueueWorkflow.explain, rpc_timeout=PATIENCE)
     except (RPCError, WorkflowQueryFailedError) as error:
