@@ -9,7 +9,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.service import RPCError
@@ -135,7 +134,7 @@ def _trouble(activity: PendingActivityInfo, request: Request | None) -> Trouble 
         f"{kind}: {shown(redact(failure.message), LONGEST)}",
         _spent(name, kind, series),
         int(series.since * 1000) if series and series.since else None,
-        _ms(activity.next_attempt_schedule_time),
+        activity.next_attempt_schedule_time.ToMilliseconds() or None,
         request,
     )
 
@@ -146,7 +145,3 @@ def _spent(name: str, kind: str, series: Series | None) -> str:
     if series is None or (counts is not Exception and counts.__name__ != kind):
         return ""
     return f"{series.spent:.0f} s of {budget:.0f} s"
-
-
-def _ms(at: Timestamp) -> int | None:
-    return at.ToMilliseconds() or None
