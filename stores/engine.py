@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -66,6 +66,16 @@ class Pool:
 POOL: Final = Pool()
 
 
+class SqliteConnection(sqlite3.Connection):
+    def close(self) -> None:
+        """A call that was cancelled leaves its cursors open, and SQLite keeps a transaction, and
+        with it the lock on the file, as long as there is one.
+        """
+        with suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
+
+
 def parse_url(text: str) -> sa.URL:
     """With the driver that is used. Nothing of a text that is wrong is told: it has a password."""
     try:
@@ -89,7 +99,7 @@ def open_engine(text: str, pool: Pool = POOL) -> AsyncEngine:
         "pool_timeout": pool.patience,
     }
     if url.drivername == SQLITE:
-        engine = create_async_engine(url, **pooled)
+        engine = create_async_engine(url, **pooled, connect_args={"factory": SqliteConnection})
         sa.event.listen(engine.sync_engine, "connect", _configure_sqlite)
         sa.event.listen(engine.sync_engine, "begin", _begin_sqlite)
         sa.event.listen(engine.sync_engine, "before_cursor_execute", _refuse_nul)
